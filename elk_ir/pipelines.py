@@ -1,0 +1,10 @@
+"""Named pipelines: `elk-opt -p NAME` runs the passes below, `elk-opt --list-pipelines` lists them.
+
+A pipeline may use another one by its name. Alphabetical; one line each.
+"""
+
+from __future__ import annotations
+
+PIPELINES: dict[str, str] = {
+    "cleanup": "canonicalize,cse,dce",
+}

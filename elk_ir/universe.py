@@ -1,0 +1,53 @@
+"""What elk-ir adds to xDSL: dialects, passes, targets and frontends, found by `xdsl-opt` as well.
+
+Each entry is `"name": "module:Attribute"` and is imported on first use, so that a start of the
+driver costs nothing for what it does not use. Adding one is one line, in alphabetical order. A
+name that clashes with another universe is an error at start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from xdsl.universe import Universe
+
+DIALECTS: dict[str, str] = {
+    "icca": "elk_ir.dialects.icca:ICCA",
+    "ipu": "elk_ir.dialects.ipu:IPU",
+    "onnx": "elk_ir.dialects.onnx:ONNX",
+    "te": "elk_ir.dialects.te:TE",
+}
+
+PASSES: dict[str, str] = {}
+
+TARGETS: dict[str, str] = {}
+
+# The key of a frontend is the extension of the files it reads.
+FRONTENDS: dict[str, str] = {
+    "onnx": "elk_ir.frontend.xdsl_frontend:OnnxFrontend",
+}
+
+
+def resolve(path: str) -> Any:
+    """Import `module:Attribute` and return the attribute. Raises ImportError or AttributeError."""
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def lazy(table: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
+    """A registry of factories, in alphabetical order, each importing its entry when called."""
+
+    def factory(path: str) -> Callable[[], Any]:
+        return lambda: resolve(path)
+
+    return {name: factory(path) for name, path in sorted(table.items())}
+
+
+ELK_UNIVERSE = Universe(
+    all_dialects=lazy(DIALECTS),
+    all_passes=lazy(PASSES),
+    all_targets=lazy(TARGETS),
+    all_frontends=lazy(FRONTENDS),
+)
