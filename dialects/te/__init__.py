@@ -1,0 +1,54 @@
+"""`te`, the tensor dialect: structured operators on ranked static tensors (docs/dialects/te.md)."""
+
+from xdsl.ir import Dialect
+
+from elk_ir.dialects.te.attrs import BodyAttr, DomainAttr
+from elk_ir.dialects.te.ops import (
+    AttentionOp,
+    CombinerAttr,
+    ConcatOp,
+    ContractOp,
+    GatherOp,
+    MapOp,
+    NormalizeOp,
+    NormFormAttr,
+    ReduceOp,
+    SoftmaxOp,
+)
+from elk_ir.dialects.te.structure import (
+    AppendOp,
+    GlobalKindAttr,
+    GlobalOp,
+    LoadOp,
+    RepeatOp,
+    YieldOp,
+)
+from elk_ir.dialects.weight import WeightAttr, WeightPartAttr
+
+TE = Dialect(
+    "te",
+    [
+        AppendOp,
+        AttentionOp,
+        ConcatOp,
+        ContractOp,
+        GatherOp,
+        GlobalOp,
+        LoadOp,
+        MapOp,
+        NormalizeOp,
+        ReduceOp,
+        RepeatOp,
+        SoftmaxOp,
+        YieldOp,
+    ],
+    [
+        BodyAttr,
+        CombinerAttr,
+        DomainAttr,
+        GlobalKindAttr,
+        NormFormAttr,
+        WeightAttr,
+        WeightPartAttr,
+    ],
+)

@@ -1,0 +1,142 @@
+"""Which box of a tensor each core holds, and where its elements lie in the core's memory.
+
+A `Layout` cuts every axis of a tensor by a chain of nested cuts. `Cut(start, size)` narrows the
+interval [lo, hi) to [lo + start, min(lo + start + size, hi)), where `start` is an expression over
+the core number (and the slot number, in a slotted cut). A cut with slots keeps several blocks of
+one axis in one core: the blocks of a ring, in the order in which the core consumes them.
+
+Memory: row-major over (slots of axis 0, …, slots of the last axis, block axis 0, …). A ragged
+block is laid out with the strides of a full one, so an address does not depend on the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+
+import numpy as np
+
+from elk_ir.plan.expr import CORE, Expr, const
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One nested subdivision of an axis, in elements. `clip` is False for a halo or padded image,
+    whose block may start before the axis or end after it; it is clipped to the axis at the end."""
+
+    start: Expr
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AxisLayout:
+    """The chain of cuts of one tensor axis of `extent` elements; `slots` blocks are kept."""
+
+    extent: int
+    cuts: tuple[Cut, ...] = ()
+    slots: int = 1
+
+    @property
+    def block(self) -> int:
+        """Elements of one full block along this axis."""
+        return self.cuts[-1].size if self.cuts else self.extent
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The distribution of a tensor over the first `cores` cores; the others hold nothing.
+
+    Where `guard` is given only the cores on which it evaluates to zero hold their box.
+    """
+
+    cores: int
+    axes: tuple[AxisLayout, ...]
+    guard: Expr | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the whole tensor, in elements."""
+        return tuple(a.extent for a in self.axes)
+
+    @cached_property
+    def slots(self) -> tuple[int, ...]:
+        """Blocks kept along each axis."""
+        return tuple(a.slots for a in self.axes)
+
+    @cached_property
+    def block_shape(self) -> tuple[int, ...]:
+        """Elements of a full block along each axis."""
+        return tuple(a.block for a in self.axes)
+
+    @property
+    def elements(self) -> int:
+        """Elements that every core reserves: slots x block, padding included."""
+        return prod(self.slots) * prod(self.block_shape)
+
+    @cached_property
+    def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
+        return _evaluate_boxes(self)
+
+    @property
+    def origins(self) -> np.ndarray:
+        """Tensor index of each block's first element: int64 (cores, slots…, rank).
+
+        It may be negative or past the end where the image of a tile reaches into padding.
+        """
+        return self._boxes[0]
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The valid box of each block in tensor indices: int64 (cores, slots…, rank, 2) as
+        [lo, hi), clipped to the tensor and to every enclosing cut; empty where hi <= lo."""
+        return self._boxes[1]
+
+    @cached_property
+    def is_full(self) -> bool:
+        """Whether every block of every core is valid in full (no ragged or padded block)."""
+        extent = self.bounds[..., 1] - self.bounds[..., 0]
+        return bool((extent == np.asarray(self.block_shape, dtype=np.int64)).all())
+
+
+@lru_cache(maxsize=4096)
+def _evaluate_boxes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    rank = len(layout.axes)
+    cores = np.arange(layout.cores, dtype=np.int64)
+    shape = (layout.cores, *layout.slots)
+    origins = np.zeros((*shape, rank), dtype=np.int64)
+    bounds = np.zeros((*shape, rank, 2), dtype=np.int64)
+    core = cores.reshape(-1, *[1] * rank)
+    for j, axis in enumerate(layout.axes):
+        slot = np.arange(axis.slots).reshape([-1 if i == j else 1 for i in range(-1, rank)])
+        lo = np.zeros(shape, dtype=np.int64)
+        hi = np.full(shape, axis.extent, dtype=np.int64)
+        for cut in axis.cuts:
+            lo = lo + cut.start.evaluate(c=core, s=slot)
+            hi = np.minimum(lo + cut.size, hi)
+        origins[..., j] = lo
+        bounds[..., j, 0] = np.maximum(lo, 0)
+        bounds[..., j, 1] = hi
+    if layout.guard is not None:
+        away = layout.guard.evaluate(c=core, s=0) != 0
+        bounds[..., 1] = np.where(away[..., None], bounds[..., 0], bounds[..., 1])
+    bounds[..., 1] = np.maximum(bounds[..., 1], bounds[..., 0])
+    # An empty axis empties the box: make that explicit so that callers may test any one axis.
+    empty = (bounds[..., 1] <= bounds[..., 0]).any(axis=-1, keepdims=True)
+    bounds[..., 1] = np.where(empty, bounds[..., 0], bounds[..., 1])
+    origins.flags.writeable = False
+    bounds.flags.writeable = False
+    return origins, bounds
+
+
+def replicated(shape: tuple[int, ...], cores: int = 1) -> Layout:
+    """Every one of `cores` cores holds the whole tensor."""
+    return Layout(cores, tuple(AxisLayout(extent) for extent in shape))
+
+
+def linear(shape: tuple[int, ...], axis: int, cores: int) -> Layout:
+    """`axis` cut into `cores` equal blocks, core i holding block i."""
+    size = -(-shape[axis] // cores)
+    axes = [AxisLayout(extent) for extent in shape]
+    axes[axis] = AxisLayout(shape[axis], (Cut(CORE * size + const(0), size),))
+    return Layout(cores, tuple(axes))
