@@ -55,12 +55,12 @@ class Chip(Section):
     description: str = field(default="", metadata=text("one line for people"))
 
     chips: int = field(metadata=count("chips in the machine", 1, 65536, "chips"))
-    cores_per_chip: int = field(metadata=count("cores of one chip", 1, 1_048_576, "cores"))
+    cores_per_chip: int = field(metadata=count("cores of one chip", 1, 1_000_000, "cores"))
     sram_per_core_bytes: int = field(
-        metadata=count("memory of one core", 1024, 2**40, "bytes"),
+        metadata=count("memory of one core", 1024, 10**12, "bytes"),
     )
     reserved_per_core_bytes: int = field(
-        metadata=count("of which code, stack and exchange tables take", 0, 2**40, "bytes"),
+        metadata=count("of which code, stack and exchange tables take", 0, 10**12, "bytes"),
     )
     clock_hz: float = field(metadata=quantity("of the cores and networks", "Hz", 1e3, 1e12))
 

@@ -263,7 +263,7 @@ def checked_arguments(
             problems.append(f"{prefix}{name} = {_shown(value)}: must be {error}")
     for name, (item, spec) in fields.items():
         if name not in values and item.default is dataclasses.MISSING:
-            problems.append(f"field '{prefix}{name}' is missing: {spec.meaning}; {spec.allowed()}")
+            problems.append(f"field '{prefix}{name}' is missing: give {spec.allowed()}")
     return result
 
 
