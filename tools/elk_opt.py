@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -300,6 +302,8 @@ class ElkOptMain(xDSLOptMain):
         if self._temporary is None or self._final is None:
             return
         if succeeded:
+            if self._final.exists():
+                shutil.copymode(self._final, self._temporary)
             self._temporary.replace(self._final)
         else:
             self._temporary.unlink(missing_ok=True)
@@ -344,10 +348,9 @@ class _ListPipelines(argparse.Action):
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of elements")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMain) -> int:
@@ -392,7 +395,8 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
 
 
 def _say(message: str) -> None:
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
     print(message, file=sys.stderr, flush=True)
 
 

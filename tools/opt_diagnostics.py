@@ -22,6 +22,8 @@ from .opt_printing import one_line
 USER_ERRORS = (ElkError, DiagnosticException, ParseError, ArgSpecParseError)
 """What a user can cause. Any other exception is a defect of the compiler."""
 
+_MAX_MESSAGE_LINES = 12
+
 # Frames in which xDSL raises on behalf of an operation: `self` is that operation.
 _REPORTING_FRAMES = frozenset({"emit_error", "verify"})
 
@@ -77,7 +79,7 @@ def _render_diagnostic(error: BaseException, input_name: str, stage: str | None)
         place = place_of(op) or input_name
         if (name := node_name(op)) is not None:
             message = f"in node '{name}': {message}"
-    lines = [f"{place}: error: {message}"]
+    lines = [f"{place}: error: {_shortened(message)}"]
     if op is not None:
         lines.append(f"{place}: note: see current operation: {_one_line(op)}")
     if isinstance(error, LocatedFailure):
@@ -85,6 +87,14 @@ def _render_diagnostic(error: BaseException, input_name: str, stage: str | None)
     if stage is not None:
         lines.append(f"{place}: note: {stage}")
     return "\n".join(lines)
+
+
+def _shortened(message: str) -> str:
+    """Further lines indented; what is left of a long message (some quote the module) counted."""
+    lines = message.expandtabs(2).split("\n")
+    if len(lines) > _MAX_MESSAGE_LINES:
+        lines = [*lines[:_MAX_MESSAGE_LINES], f"... ({len(lines) - _MAX_MESSAGE_LINES} more lines)"]
+    return "\n  ".join(lines)
 
 
 def failing_op(error: BaseException) -> Operation | None:

@@ -1,0 +1,51 @@
+# Everything runs inside .venv, which the first target that needs it creates.
+# `make test` is what a change must pass; `make test-all` adds what takes long, and lit itself.
+
+# The newest of these that is Python 3.11 or later; `make PYTHON=...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+JOBS ?= 2
+
+.DEFAULT_GOAL := test
+.PHONY: venv demo test test-all check lit bench format clean
+
+venv: $(STAMP)
+
+# Installed again whenever pyproject.toml changes.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or later is needed (make PYTHON=...)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { \
+		echo "make: $(PYTHON) cannot create environments; install its venv package" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m elk_ir.tools.demo
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: check
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" tests lit_tests
+
+test-all: check
+	$(BIN)/python -m pytest -q -n $(JOBS) tests lit_tests
+	$(BIN)/lit -q -j $(JOBS) lit_tests
+
+lit: $(STAMP)
+	$(BIN)/lit -j $(JOBS) lit_tests
+
+bench: $(STAMP)
+	$(BIN)/python -m pytest -q benchmarks
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find lit_tests -name Output -type d -prune -exec rm -rf {} +
