@@ -34,15 +34,11 @@ def fail_at(op: Operation, message: str, *notes: str) -> NoReturn:
     raise LocatedFailure(op, message, notes)
 
 
-def node_name(op: Operation) -> str | None:
-    """The name that the importer gave the operation (its ONNX node), if it has one."""
-    return _name_of(op.location)
-
-
 def place_of(op: Operation) -> str | None:
     """`file:line:col` of the operation or of the closest operation around it that has a place.
 
-    Line 0 means the whole file (a node of a binary model has no line), so only the file is named.
+    Columns count from 1: column 0 marks a node of a binary model, which has no line, so that only
+    its file is named.
     """
     ancestor: Operation | None = op
     while ancestor is not None:
@@ -58,7 +54,7 @@ def place_of_location(location: LocationAttr | Attribute) -> str | None:
         case UnknownLoc():
             return None
         case FileLineColLoc():
-            if location.line.data == 0:
+            if location.column.data == 0:
                 return location.filename.data
             return f"{location.filename.data}:{location.line.data}:{location.column.data}"
         case NameLoc():
@@ -67,18 +63,6 @@ def place_of_location(location: LocationAttr | Attribute) -> str | None:
             return place_of_location(location.callee) or place_of_location(location.caller)
         case FusedLoc():
             return next(filter(None, map(place_of_location, _parts(location))), None)
-        case _:
-            return None
-
-
-def _name_of(location: LocationAttr | Attribute) -> str | None:
-    match location:
-        case NameLoc():
-            return location.desc.data
-        case CallSiteLoc():
-            return _name_of(location.callee) or _name_of(location.caller)
-        case FusedLoc():
-            return next(filter(None, map(_name_of, _parts(location))), None)
         case _:
             return None
 

@@ -13,7 +13,8 @@ from xdsl.utils.exceptions import (
     VerifyException,
 )
 
-from elk_ir.diagnostics import LocatedFailure, node_name, place_of
+from elk_ir.diagnostics import LocatedFailure, place_of
+from elk_ir.dialects.location import node_names
 from elk_ir.errors import ElkError
 
 from .opt_pipeline import syntax_error
@@ -77,8 +78,9 @@ def _render_diagnostic(error: BaseException, input_name: str, stage: str | None)
     place = input_name
     if op is not None:
         place = place_of(op) or input_name
-        if (name := node_name(op)) is not None:
-            message = f"in node '{name}': {message}"
+        if names := node_names(op):
+            listed = ", ".join(f"'{name}'" for name in names)
+            message = f"in node {listed}: {message}"
     lines = [f"{place}: error: {_shortened(message)}"]
     if op is not None:
         lines.append(f"{place}: note: see current operation: {_one_line(op)}")
