@@ -1,0 +1,102 @@
+"""Result types of operators that ONNX does not define but that files made for onnxruntime hold.
+
+Each rule gives the types of the results it knows; what a rule does not give is taken from the
+model's own declaration of that value, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elk_ir.frontend.graph import Node, ValueType
+from elk_ir.frontend.simplify import attribute
+
+Shape = tuple[int | None, ...]
+Rule = Callable[[Node], list[ValueType | None]]
+
+
+def _type(node: Node, position: int) -> ValueType | None:
+    value = node.inputs[position] if position < len(node.inputs) else None
+    return None if value is None else value.type
+
+
+def _shape(node: Node, position: int) -> Shape | None:
+    type_ = _type(node, position)
+    return None if type_ is None else type_.shape
+
+
+def _like(*positions: int | None) -> Rule:
+    return lambda node: [None if p is None else _type(node, p) for p in positions]
+
+
+def _normalized(node: Node, source: int) -> list[ValueType | None]:
+    # Y, mean, inverse deviation (both of one element in the last axis), and the sum of the inputs.
+    first = _type(node, source)
+    shape = _shape(node, source)
+    stat = None if shape is None else ValueType(1, (*shape[:-1], 1))
+    return [first, stat, stat, first]
+
+
+def _matmul(node: Node) -> list[ValueType | None]:
+    a, b = _shape(node, 0), _shape(node, 1)
+    first = _type(node, 0)
+    if a is None or b is None or first is None or len(a) < 2 or len(b) < 2:
+        return [None]
+    if attribute(node, "transA", 0):
+        a = (*a[:-2], a[-1], a[-2])
+    if attribute(node, "transB", 0):
+        b = (*b[:-2], b[-1], b[-2])
+    batch = a[:-2] if len(a) >= len(b) else b[:-2]
+    return [ValueType(first.elem, (*batch, a[-2], b[-1]))]
+
+
+def _matmul_nbits(node: Node) -> list[ValueType | None]:
+    first = _type(node, 0)
+    if first is None or first.shape is None:
+        return [None]
+    return [ValueType(first.elem, (*first.shape[:-1], attribute(node, "N")))]
+
+
+def _group_query_attention(node: Node) -> list[ValueType | None]:
+    query, past = _type(node, 0), _type(node, 3)
+    if query is None or query.shape is None:
+        return [None]
+    batch, length, width = query.shape
+    heads, kv_heads = attribute(node, "num_heads"), attribute(node, "kv_num_heads")
+    packed = len(node.inputs) < 3 or node.inputs[1] is None
+    head = None if width is None else width // (heads + 2 * kv_heads if packed else heads)
+    output = ValueType(query.elem, (batch, length, heads * head if packed and head else width))
+    if past is None or past.shape is None:
+        return [output, None, None]
+    # onnxruntime shares one buffer for past and present when it was made long enough.
+    total = node.inputs[6] if len(node.inputs) > 6 else None
+    rows = past.shape[2]
+    if total is not None and total.const is not None and rows is not None:
+        rows = max(rows, int(total.const.reshape(-1)[0]))
+    elif rows is not None and length is not None:
+        rows = rows + length
+    present = ValueType(past.elem, (*past.shape[:2], rows, past.shape[3]))
+    return [output, present, present]
+
+
+_RULES: dict[str, Rule] = {
+    "BiasGelu": _like(0),
+    "FastGelu": _like(0),
+    "FusedMatMul": _matmul,
+    "Gelu": _like(0),
+    "GroupQueryAttention": _group_query_attention,
+    "MatMulNBits": _matmul_nbits,
+    "QuickGelu": _like(0),
+    "RotaryEmbedding": _like(0),
+    "SimplifiedLayerNormalization": lambda node: _normalized(node, 0),
+    "SkipLayerNormalization": lambda node: _normalized(node, 0),
+    "SkipSimplifiedLayerNormalization": lambda node: _normalized(node, 0),
+}
+
+
+def infer_custom(node: Node) -> list[ValueType | None]:
+    """Types of the results, None for each that is not known."""
+    rule = _RULES.get(node.op_type)
+    known = rule(node) if rule is not None else []
+    count = len(node.outputs)
+    return [known[i] if i < len(known) else None for i in range(count)]

@@ -1,0 +1,319 @@
+"""One pass over a checked ONNX graph: infer every type, fold constants, drop what does nothing.
+
+Nodes are visited in order. Each is inferred with the constants that came before it, evaluated when
+its operands are constant, replaced by its operand when it changes nothing, or moved into a weight's
+recipe. Branches on constants are inlined. What is left and reachable from the outputs is the graph.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elk_ir.errors import ModelError
+from elk_ir.frontend import subgraphs
+from elk_ir.frontend.custom_shapes import infer_custom
+from elk_ir.frontend.evaluate import MAX_CONSTANT_BYTES, evaluate_node, evaluate_shape
+from elk_ir.frontend.graph import Graph, Node, Value, ValueType, read_values, type_from_proto
+from elk_ir.frontend.infer import infer_types, schema_of
+from elk_ir.frontend.load import UNKNOWN_DOMAIN
+from elk_ir.frontend.simplify import integer_weight_bytes, rewritten_weights, unchanged_operand
+from elk_ir.frontend.weights import WeightRef
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+Scope = MutableMapping[str, Value]
+
+
+@dataclass
+class Inferred:
+    """Types of a node's results, and their elements if they are constant."""
+
+    types: list[ValueType | None]
+    arrays: list[np.ndarray] | None
+
+
+@dataclass
+class Folder:
+    """State of one pass. `load` reads a small integer weight, None if its file is missing;
+    `declared` are the types the model states for its values (only used for foreign operators)."""
+
+    opset: int
+    load: Callable[[WeightRef], np.ndarray | None]
+    node_index: Mapping[str, int]
+    declared: Mapping[str, ValueType]
+    cache: dict[object, Inferred] = field(default_factory=dict)
+    loaded: dict[WeightRef, Value] = field(default_factory=dict)
+
+    def main_graph(
+        self,
+        proto: GraphProto,
+        input_types: Mapping[str, ValueType],
+        weights: Mapping[str, WeightRef],
+    ) -> Graph:
+        """Fold the main graph. `input_types` has every input that is no initializer, in order."""
+        scope: dict[str, Value] = {n: Value.of_weight(n, r) for n, r in weights.items()}
+        inputs = []
+        for name, type_ in input_types.items():
+            scope[name] = value = Value(name, type_)
+            inputs.append(value)
+        graph = self.fold(proto, scope, inputs)
+        drop_dead(graph, self.opset)
+        return graph
+
+    def fold(self, proto: GraphProto, scope: Scope, inputs: list[Value]) -> Graph:
+        """Fold a graph whose inputs (and what it captures) are in `scope`."""
+        nodes: list[Node] = []
+        self.add_nodes(proto, scope, nodes)
+        outputs = [(o.name, self._read(scope, o.name, "the graph's outputs")) for o in proto.output]
+        return Graph(proto.name, inputs, outputs, nodes)
+
+    def add_nodes(self, proto: GraphProto, scope: Scope, nodes: list[Node]) -> None:
+        """Bring a graph's constants into scope and append what is left of its nodes."""
+        for tensor in proto.initializer:
+            scope[tensor.name] = constant_value(tensor, tensor.name)
+        for sparse in proto.sparse_initializer:
+            name = sparse.values.name
+            scope[name] = Value.constant(name, dense_of_sparse(sparse))
+        for node in proto.node:
+            self._add_node(node, scope, nodes)
+
+    def _read(self, scope: Scope, name: str, reader: str) -> Value:
+        try:
+            return scope[name]
+        except KeyError:
+            raise ModelError(f"{reader} read {name!r}, which nothing produces") from None
+
+    def _add_node(self, proto: NodeProto, scope: Scope, nodes: list[Node]) -> None:
+        if proto.op_type == "Constant" and not proto.domain:
+            name = proto.output[0]
+            scope[name] = constant_of(proto.attribute[0], name)
+            return
+        name = proto.name or f"{proto.op_type}:{next((o for o in proto.output if o), '')}"
+        inputs = [self._read(scope, i, f"node {name!r}") if i else None for i in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        graphs = {a.name: a.g for a in proto.attribute if a.HasField("g")}
+        node = Node(
+            op_type=proto.op_type,
+            domain=proto.domain,
+            name=name,
+            index=self.node_index.get(proto.name, 0),
+            inputs=inputs,
+            outputs=[Value(o, ValueType()) if o else None for o in proto.output],
+            attributes=[a for a in proto.attribute if a.name not in graphs],
+        )
+        if graphs:
+            self._add_with_subgraphs(node, graphs, scope, nodes)
+        elif node.domain:
+            self._add_custom(node, scope, nodes)
+        else:
+            self._add_operator(node, scope, nodes)
+
+    def _add_operator(self, node: Node, scope: Scope, nodes: list[Node]) -> None:
+        found = self._infer(node)
+        if found.arrays is None and any(v is not None and v.weight for v in node.inputs):
+            refs = rewritten_weights(node, found.types)
+            if refs is not None:
+                for value, ref in zip(node.outputs, refs, strict=True):
+                    if value is not None:
+                        scope[value.name] = Value.of_weight(value.name, ref)
+                return
+            found = self._infer_loaded(node, found)
+        if found.arrays is not None:
+            for value, array in zip(node.outputs, found.arrays, strict=True):
+                if value is not None:
+                    scope[value.name] = Value.constant(value.name, array)
+            return
+        same = unchanged_operand(node, found.types)
+        if same is not None:
+            (result, *_) = node.outputs
+            if result is not None:
+                scope[result.name] = same
+            return
+        self.emit(node, found.types, scope, nodes)
+
+    def _infer(self, node: Node) -> Inferred:
+        key = (
+            node.op_type,
+            tuple([None if v is None else v.key for v in node.inputs]),
+            tuple([v is None for v in node.outputs]),
+            tuple([a.SerializeToString(deterministic=True) for a in node.attributes]),
+        )
+        found = self.cache.get(key)
+        if found is None:
+            types = infer_types(node, self.opset)
+            arrays = evaluate_shape(node)
+            if arrays is None and all(v is None or v.const is not None for v in node.inputs):
+                arrays = evaluate_node(node, types, self.opset)
+            found = self.cache[key] = Inferred(types, arrays)
+        return found
+
+    def _infer_loaded(self, node: Node, found: Inferred) -> Inferred:
+        """Once more with integer weights (tables of positions, masks) read, if that folds the node."""
+        if any(v is not None and v.const is None and v.weight is None for v in node.inputs):
+            return found
+        inputs: list[Value | None] = []
+        for value in node.inputs:
+            if value is not None and value.weight is not None:
+                size = integer_weight_bytes(value.weight)
+                if size is None or size > MAX_CONSTANT_BYTES:
+                    return found
+                if value.weight not in self.loaded:
+                    array = self.load(value.weight)
+                    if array is None:
+                        return found
+                    self.loaded[value.weight] = Value.constant(value.name, array)
+                value = self.loaded[value.weight]
+            inputs.append(value)
+        whole = Node(
+            node.op_type, node.domain, node.name, node.index, inputs, node.outputs, node.attributes
+        )
+        again = self._infer(whole)
+        return again if again.arrays is not None else found
+
+    def _add_custom(self, node: Node, scope: Scope, nodes: list[Node]) -> None:
+        if node.domain == UNKNOWN_DOMAIN:
+            node.domain = ""
+        types = infer_custom(node)
+        for i, value in enumerate(node.outputs):
+            if value is not None and types[i] is None:
+                types[i] = self.declared.get(value.name)
+        self.emit(node, types, scope, nodes)
+
+    def _add_with_subgraphs(
+        self, node: Node, graphs: Mapping[str, GraphProto], scope: Scope, nodes: list[Node]
+    ) -> None:
+        condition = node.inputs[0] if node.inputs else None
+        if node.op_type == "If" and condition is not None and condition.const is not None:
+            taken = graphs["then_branch" if bool(condition.const.all()) else "else_branch"]
+            inner = ChainMap({}, scope)
+            self.add_nodes(taken, inner, nodes)
+            for value, output in zip(node.outputs, taken.output, strict=True):
+                if value is not None:
+                    scope[value.name] = self._read(inner, output.name, f"node {node.name!r}")
+            return
+        types = subgraphs.fold_subgraphs(self, node, graphs, scope)
+        self.emit(node, types, scope, nodes)
+
+    def emit(
+        self, node: Node, types: Iterable[ValueType | None], scope: Scope, nodes: list[Node]
+    ) -> None:
+        """Keep the node as an operation."""
+        for value, type_ in zip(node.outputs, types, strict=True):
+            if value is None:
+                continue
+            if type_ is None or (type_.other is None and not type_.elem):
+                raise ModelError(
+                    f"the type of result {value.name!r} of {node.op_type} cannot be inferred",
+                    where=node.name,
+                    hint=None
+                    if not node.domain
+                    else f"operators of domain {node.domain!r} need their result types declared "
+                    "in the model (value_info)",
+                )
+            value.type = type_
+            value.key = type_
+            scope[value.name] = value
+        nodes.append(node)
+
+
+def constant_value(tensor: TensorProto, name: str) -> Value:
+    """A constant from a TensorProto that holds its elements. Raises ModelError if it is malformed."""
+    from onnx import numpy_helper
+
+    try:
+        array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor {name!r} is malformed: {error}") from None
+    array = np.asarray(array)
+    if array.size > 1 and array.nbytes > 4096:
+        flat = array.reshape(-1)
+        if array.dtype.kind != "O" and flat[0] == flat[-1] and (flat == flat[0]).all():
+            array = np.broadcast_to(flat[:1].reshape(()), array.shape)
+    return Value.constant(name, array)
+
+
+def constant_of(attribute: AttributeProto, name: str) -> Value:
+    """The value of a Constant node, whichever attribute holds it."""
+    from onnx.helper import get_attribute_value
+
+    value = get_attribute_value(attribute)
+    match attribute.name:
+        case "value":
+            return constant_value(value, name)
+        case "sparse_value":
+            return Value.constant(name, dense_of_sparse(value))
+        case "value_int" | "value_ints":
+            return Value.constant(name, np.array(value, np.int64))
+        case "value_float" | "value_floats":
+            return Value.constant(name, np.array(value, np.float32))
+        case "value_string":
+            return Value.constant(name, np.array(value.decode(), dtype=object))
+        case "value_strings":
+            return Value.constant(name, np.array([v.decode() for v in value], dtype=object))
+        case other:
+            raise ModelError(f"constant {name!r} has an unknown attribute {other!r}")
+
+
+def dense_of_sparse(sparse: object) -> np.ndarray:
+    """A SparseTensorProto as an array."""
+    from onnx import SparseTensorProto, numpy_helper
+
+    assert isinstance(sparse, SparseTensorProto)
+    values = numpy_helper.to_array(sparse.values)
+    indices = numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 2:
+        dense[tuple(indices.T)] = values
+    else:
+        dense.reshape(-1)[indices] = values
+    return dense
+
+
+def declared_types(proto: GraphProto, bound: Mapping[str, int]) -> dict[str, ValueType]:
+    """Types the model states for its values, symbolic dimensions replaced where they are bound."""
+    from elk_ir.frontend.dims import evaluate
+
+    types: dict[str, ValueType] = {}
+    for info in (*proto.value_info, *proto.output):
+        type_ = type_from_proto(info.type)
+        if type_.shape is not None:
+            shape = list(type_.shape)
+            for i, dim in enumerate(info.type.tensor_type.shape.dim):
+                if dim.HasField("dim_param"):
+                    shape[i] = evaluate(dim.dim_param, bound)
+            type_ = ValueType(type_.elem, tuple(shape))
+        types[info.name] = type_
+    return types
+
+
+def drop_dead(graph: Graph, opset: int) -> None:
+    """Drop nodes no output needs, and the results of optional kind that nothing reads."""
+    from onnx.defs import OpSchema
+
+    live: set[Value] = {v for _, v in graph.outputs}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not any(v in live for v in node.outputs if v is not None):
+            continue
+        kept.append(node)
+        for sub in node.subgraphs.values():
+            drop_dead(sub, opset)
+        live.update(read_values([node]))
+        schema = None if node.domain else schema_of(node.op_type, opset)
+        if schema is not None:
+            for i, value in enumerate(node.outputs[: len(schema.outputs)]):
+                optional = schema.outputs[i].option == OpSchema.FormalParameterOption.Optional
+                if optional and value not in live and sum(v is not None for v in node.outputs) > 1:
+                    node.outputs[i] = None
+        while node.outputs and node.outputs[-1] is None:
+            node.outputs.pop()
+    kept.reverse()
+    graph.nodes = kept
+

@@ -1,0 +1,159 @@
+"""Types of If, Loop, Scan and SequenceMap: their bodies are folded like the main graph."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from elk_ir.errors import ModelError
+from elk_ir.frontend.graph import Graph, Node, Value, ValueType, type_from_proto
+from elk_ir.frontend.simplify import attribute
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+    from elk_ir.frontend.fold import Folder, Scope
+
+_INT64, _BOOL = 7, 9
+
+
+def fold_subgraphs(
+    folder: Folder, node: Node, graphs: Mapping[str, GraphProto], scope: Scope
+) -> list[ValueType | None]:
+    """Fold the node's graphs into `node.subgraphs`; returns the types of its results."""
+    match node.op_type:
+        case "If":
+            branches = [_fold(folder, node, name, graphs[name], scope, []) for name in graphs]
+            return [
+                merge(a.type, b.type)
+                for (_, a), (_, b) in zip(branches[0].outputs, branches[1].outputs, strict=True)
+            ]
+        case "Loop":
+            return _loop(folder, node, graphs["body"], scope)
+        case "Scan":
+            return _scan(folder, node, graphs["body"], scope)
+        case "SequenceMap":
+            return _sequence_map(folder, node, graphs["body"], scope)
+        case _:
+            raise ModelError(f"{node.op_type} has a graph attribute", where=node.name)
+
+
+def _fold(
+    folder: Folder,
+    node: Node,
+    name: str,
+    proto: GraphProto,
+    scope: Scope,
+    input_types: Sequence[ValueType],
+) -> Graph:
+    if len(input_types) != len(proto.input):
+        raise ModelError(
+            f"its {name} takes {len(proto.input)} values, {len(input_types)} are given",
+            where=node.name,
+        )
+    inputs = [Value(i.name, t) for i, t in zip(proto.input, input_types, strict=True)]
+    inner = ChainMap({v.name: v for v in inputs}, scope)
+    graph = folder.fold(proto, inner, inputs)
+    node.subgraphs[name] = graph
+    return graph
+
+
+def merge(a: ValueType, b: ValueType) -> ValueType:
+    """The most precise type that covers both."""
+    if a == b or a.other is not None or b.other is not None:
+        return a
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return ValueType(a.elem)
+    return ValueType(
+        a.elem, tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
+    )
+
+
+def _stacked(type_: ValueType, count: int | None, axis: int = 0) -> ValueType:
+    if type_.shape is None:
+        return type_
+    axis %= len(type_.shape) + 1
+    return ValueType(type_.elem, (*type_.shape[:axis], count, *type_.shape[axis:]))
+
+
+def _fold_carried(
+    folder: Folder,
+    node: Node,
+    body: GraphProto,
+    scope: Scope,
+    before: Sequence[ValueType],
+    carried: list[ValueType],
+    after: Sequence[ValueType],
+    skip: int,
+) -> tuple[Graph, list[ValueType]]:
+    """Fold a loop's body until the carried types hold at its end as at its start."""
+    while True:
+        graph = _fold(folder, node, "body", body, scope, [*before, *carried, *after])
+        ends = [v.type for _, v in graph.outputs[skip : skip + len(carried)]]
+        merged = [merge(a, b) for a, b in zip(carried, ends, strict=True)]
+        if merged == carried:
+            return graph, carried
+        carried = merged  # strictly less precise, so this ends
+
+
+def _loop(folder: Folder, node: Node, body: GraphProto, scope: Scope) -> list[ValueType | None]:
+    inputs = [*node.inputs, None, None][: max(2, len(node.inputs))]
+    carried = [v.type for v in inputs[2:] if v is not None]
+    before = (ValueType(_INT64, ()), ValueType(_BOOL, ()))
+    graph, carried = _fold_carried(folder, node, body, scope, before, carried, (), 1)
+    limit, start = inputs[0], inputs[1]
+    goes_on = graph.outputs[0][1]
+    endless = (start is None or (start.const is not None and bool(start.const.all()))) and (
+        goes_on is graph.inputs[1] or (goes_on.const is not None and bool(goes_on.const.all()))
+    )
+    count = None
+    if endless and limit is not None and limit.const is not None:
+        count = max(0, int(limit.const.reshape(-1)[0]))
+    stacked = [_stacked(v.type, count) for _, v in graph.outputs[1 + len(carried) :]]
+    return [*carried, *stacked]
+
+
+def _scan(folder: Folder, node: Node, body: GraphProto, scope: Scope) -> list[ValueType | None]:
+    scanned = attribute(node, "num_scan_inputs")
+    axes = attribute(node, "scan_input_axes", [0] * scanned)
+    split = len(node.inputs) - scanned
+    types = [v.type for v in node.inputs if v is not None]
+    count: int | None = None
+    slices: list[ValueType] = []
+    for type_, axis in zip(types[split:], axes, strict=True):
+        if type_.shape is None:
+            slices.append(type_)
+            continue
+        axis %= len(type_.shape)
+        count = type_.shape[axis] if type_.shape[axis] is not None else count
+        slices.append(ValueType(type_.elem, type_.shape[:axis] + type_.shape[axis + 1 :]))
+    graph, states = _fold_carried(folder, node, body, scope, (), types[:split], slices, 0)
+    outputs = [v.type for _, v in graph.outputs[split:]]
+    out_axes = attribute(node, "scan_output_axes", [0] * len(outputs))
+    stacked = [_stacked(t, count, axis) for t, axis in zip(outputs, out_axes, strict=True)]
+    return [*states, *stacked]
+
+
+def _sequence_map(
+    folder: Folder, node: Node, body: GraphProto, scope: Scope
+) -> list[ValueType | None]:
+    from onnx import TypeProto
+
+    from elk_ir.frontend.graph import type_to_proto
+
+    elements: list[ValueType] = []
+    for value in node.inputs:
+        assert value is not None
+        if value.type.other is None:
+            elements.append(value.type)
+        else:
+            proto = TypeProto.FromString(value.type.other)
+            elements.append(type_from_proto(proto.sequence_type.elem_type))
+    graph = _fold(folder, node, "body", body, scope, elements)
+    results: list[ValueType | None] = []
+    for _, value in graph.outputs:
+        proto = TypeProto()
+        proto.sequence_type.elem_type.CopyFrom(type_to_proto(value.type))
+        results.append(ValueType(other=proto.SerializeToString()))
+    return results
