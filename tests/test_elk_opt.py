@@ -332,6 +332,43 @@ def test_onnx_frontend_takes_dims_of_any_name_from_its_spec() -> None:
     assert OnnxFrontend.from_spec(spec).dim == dims
 
 
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    """A model of one Relu over N x 4 numbers."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in ("x", "y")]
+    node = helper.make_node("Relu", ["x"], ["y"], name="the relu")
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    path = tmp_path / "relu.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    return path
+
+
+def test_dims_reach_the_importer(onnx_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(onnx_file, "--dim", "N=3") == 0
+    assert "onnx.Relu(%x) : (tensor<3x4xf32>) -> tensor<3x4xf32>" in capsys.readouterr().out
+
+
+def test_an_unbound_dimension_is_an_error(
+    onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(onnx_file) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert "N" in captured.err
+
+
+def test_plain_xdsl_opt_reads_onnx(onnx_file: Path) -> None:
+    spec = quote_spec(ArgSpec("onnx", {"dim": ("N=3",)}))
+    result = subprocess.run(
+        [BIN / "xdsl-opt", onnx_file, "-f", spec], capture_output=True, text=True, check=True
+    )
+    assert "tensor<3x4xf32>" in result.stdout
+
+
 def test_places_of_locations() -> None:
     place = FileLineColLoc(StringAttr("f.mlir"), IntAttr(3), IntAttr(7))
     model = FileLineColLoc(StringAttr("m.onnx"), IntAttr(12), IntAttr(0))
