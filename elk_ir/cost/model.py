@@ -1,0 +1,67 @@
+"""The one interface of cost models: cycles of local steps and transfers, batched over tiles.
+
+A cost model answers for one core of one chip. Sub-tiles are int64 arrays (n, dims) of extents,
+one column an iteration dimension of the operator; answers are float64 arrays (n,) of cycles of
+the chip's clock. Barriers are not included: the plan adds them (docs/plans.md).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from elk_ir.plan.domain import Operator
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """What the plan enumeration, the scheduler and the simulator ask."""
+
+    @property
+    def name(self) -> str:
+        """How reports name the model."""
+        ...
+
+    def tile_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """The local phase on one sub-tile each: operand blocks to partial statistics."""
+        ...
+
+    def apply_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """The apply phase: statistics and operands to results."""
+        ...
+
+    def combine_cycles(self, op: Operator, ways: np.ndarray, elements: np.ndarray) -> np.ndarray:
+        """Merging `ways` partials of `elements` values (summed over the statistics) on a core."""
+        ...
+
+    def shift_cycles(self, size_bytes: np.ndarray) -> np.ndarray:
+        """One ring shift of `size_bytes` into (and out of) every core."""
+        ...
+
+    def exchange_cycles(self, bytes_in: np.ndarray, bytes_out: np.ndarray) -> np.ndarray:
+        """One exchange: the most that enters a core, and the most that leaves one."""
+        ...
+
+    def copy_cycles(self, size_bytes: np.ndarray) -> np.ndarray:
+        """Copying within a core's memory."""
+        ...
+
+    def fill_cycles(self, size_bytes: np.ndarray) -> np.ndarray:
+        """Filling memory with one value (padding, neutral values)."""
+        ...
+
+    def flags(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """bool (n,): sub-tiles outside the range on which the formula in use was measured."""
+        ...
+
+
+def relayout_cycles(
+    cost: CostModel, sync_cycles: float, max_in_bytes: float, max_out_bytes: float
+) -> float:
+    """Cycles of a change of layout between two operators: T = max(in / B_in, out / B_out) + 2σ,
+    over the core that receives and the core that sends most. 0 when nothing moves."""
+    if max_in_bytes <= 0 and max_out_bytes <= 0:
+        return 0.0
+    moved = cost.exchange_cycles(np.asarray([max_in_bytes]), np.asarray([max_out_bytes]))
+    return float(moved[0]) + 2.0 * sync_cycles

@@ -1,0 +1,363 @@
+"""The costs of many plans of one operator at once: bytes, cycles and traffic (docs/plans.md).
+
+A `Batch` describes plans by columns. Factors that are one throughout are left out, so that
+plain grids cost next to nothing. Memory equals `buffers.execute_buffers` to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from elk_ir.chips.chip import Chip
+from elk_ir.cost.model import CostModel
+from elk_ir.cost.shapes import itemsize
+from elk_ir.plan.buffers import ALIGNMENT_BYTES, PHASES, ExecPhase, Source
+from elk_ir.plan.domain import Access, Operator, Phase
+from elk_ir.plan.plan import Plan, Reduce
+
+Key = tuple[int, int]
+"""(operand, dimension)."""
+Column = np.ndarray | int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`size` plans of one operator.
+
+    grid: int64 (dims, size). execute[v, d]: x_{v,d}; ratio[v, d]: p_{v,d} / x_{v,d}; absent keys
+    are one. `reduce` and `scatter_dim` hold for the rows whose reduction is split.
+    """
+
+    grid: np.ndarray
+    execute: Mapping[Key, np.ndarray] = field(default_factory=dict)
+    ratio: Mapping[Key, np.ndarray] = field(default_factory=dict)
+    reduce: Reduce = Reduce.SCATTER
+    scatter_dim: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Plans in the batch."""
+        return self.grid.shape[1]
+
+    def take(self, rows: np.ndarray) -> Batch:
+        """The plans at `rows` (indices or a mask)."""
+        return Batch(
+            self.grid[:, rows],
+            {key: column[rows] for key, column in self.execute.items()},
+            {key: column[rows] for key, column in self.ratio.items()},
+            self.reduce,
+            self.scatter_dim,
+        )
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Columns of costs, one entry a plan: bytes are int64 and per core, cycles float64."""
+
+    execute_bytes: np.ndarray
+    preload_bytes: np.ndarray
+    exchange_bytes: np.ndarray
+    execute_cycles: np.ndarray
+    compute_cycles: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Costs:
+        """The entries at `rows`."""
+        return Costs(*(getattr(self, name)[rows] for name in COLUMNS))
+
+    def table(self) -> np.ndarray:
+        """float64 (n, 4): the objectives of the front."""
+        return np.stack(
+            [self.execute_cycles, self.execute_bytes, self.exchange_bytes, self.preload_bytes],
+            axis=1,
+        )
+
+
+COLUMNS = ("execute_bytes", "preload_bytes", "exchange_bytes", "execute_cycles", "compute_cycles")
+
+
+def concatenate_costs(parts: list[Costs]) -> Costs:
+    """All rows of `parts`, in order."""
+    return Costs(*(np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS))
+
+
+def ceil_div(a: Column, b: Column) -> Column:
+    """⌈a / b⌉ for positive b."""
+    return -(-a // b)
+
+
+def aligned(size_bytes: Column) -> Column:
+    """Rounded up to the buffer alignment."""
+    return ceil_div(size_bytes, ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Columns that follow from a batch: tiles, rings, blocks, reduction ways."""
+
+    op: Operator
+    batch: Batch
+    tile: list[Column]
+    rings: list[Column]
+    block: list[Column]
+    ways: np.ndarray
+
+    @staticmethod
+    def of(op: Operator, batch: Batch) -> Geometry:
+        """The geometry of every plan of `batch`."""
+        tile: list[Column] = [ceil_div(e, batch.grid[d]) for d, e in enumerate(op.extents)]
+        rings: list[Column] = [1] * len(tile)
+        for (_, d), x in sorted(batch.execute.items()):
+            rings[d] = x if isinstance(rings[d], int) else np.maximum(rings[d], x)
+        block = [t if isinstance(n, int) else ceil_div(t, n) for t, n in zip(tile, rings)]
+        ways = np.ones(batch.size, dtype=np.int64)
+        for d in op.reductions:
+            ways = ways * batch.grid[d]
+        return Geometry(op, batch, tile, rings, block, ways)
+
+    def scattered(self, d: int) -> Column:
+        """b_d, or the piece of it that a scattered reduction leaves."""
+        if d != self.batch.scatter_dim or self.batch.reduce is not Reduce.SCATTER:
+            return self.block[d]
+        return ceil_div(self.block[d], self.ways)
+
+    def image(self, axis_terms: tuple[tuple[int, int], ...]) -> Column:
+        """Points of a composite axis under the whole tile."""
+        size: Column = 1
+        for d, k in axis_terms:
+            size = size + abs(k) * (self.tile[d] - 1)
+        return size
+
+    def held(self, v: int) -> Column:
+        """Elements of operand v in execute-state."""
+        access = self.op.operands[v]
+        total: Column = 1
+        for axis in access.axes:
+            d = axis.simple_dim
+            if d is None or d not in access.simple:
+                total = total * self.image(axis.terms)
+            elif access.phase is Phase.APPLY:
+                total = total * (self.rings[d] * self.scattered(d))
+            else:
+                total = total * (self.window(v, d) * self.block[d])
+        return total
+
+    def window(self, v: int, d: int) -> Column:
+        """w_{v,d}: ring blocks along d that operand v holds."""
+        x = self.batch.execute.get((v, d))
+        return self.rings[d] if x is None else self.rings[d] // x
+
+    def piece(self, v: int) -> Column:
+        """Elements of operand v in preload-state, where it is not the execute-state."""
+        access = self.op.operands[v]
+        total: Column = 1
+        for axis in access.axes:
+            d = axis.simple_dim
+            if d is None or d not in access.simple:
+                total = total * self.image(axis.terms)
+            else:
+                q = self.batch.ratio.get((v, d), 1)
+                total = total * (self.window(v, d) * ceil_div(self.block[d], q))
+        return total
+
+    def statistic(self, i: int, scatter: bool) -> Column:
+        """Elements of statistic i on a core, whole or the piece that it merges."""
+        total: Column = 1
+        for d in self.op.stats[i].dims:
+            total = total * (self.rings[d] * (self.scattered(d) if scatter else self.block[d]))
+        return total
+
+    def result(self, access: Access) -> Column:
+        """Elements of a result on a core."""
+        total: Column = 1
+        for axis in access.axes:
+            d = axis.simple_dim
+            if d is not None and d in access.simple:
+                total = total * (self.rings[d] * self.scattered(d))
+            elif len(axis.terms) > 1:
+                total = total * self._merged_axis(axis.terms)
+            else:
+                total = total * self.image(axis.terms)
+        return total
+
+    def _merged_axis(self, terms: tuple[tuple[int, int], ...]) -> np.ndarray:
+        """An axis that merges dimensions: the outermost one with more than one point counts."""
+        size = np.zeros(self.batch.size, dtype=np.int64)
+        open_ = np.ones(self.batch.size, dtype=bool)
+        for d, k in sorted(terms, key=lambda term: -term[1]):
+            size = np.where(open_, self.tile[d] * k, size)
+            open_ &= np.asarray(self.tile[d]) <= 1
+        return size
+
+
+def evaluate(
+    op: Operator, chip: Chip, sources: tuple[Source, ...], cost: CostModel, batch: Batch
+) -> Costs:
+    """The costs of every plan of `batch`, all assumed legal."""
+    n = batch.size
+    g = Geometry.of(op, batch)
+    cores = np.ones(n, dtype=np.int64)
+    for d in range(len(op.dims)):
+        cores = cores * batch.grid[d]
+    factor = np.where(cores > chip.cores_per_chip, chip.network.exchange_span_factor, 1.0)
+    phases = [np.zeros(n, dtype=np.int64) for _ in range(PHASES)]
+    preload = np.zeros(n, dtype=np.int64)
+    distribution = np.zeros(n, dtype=np.int64)
+    ring_bytes: dict[int, np.ndarray] = {}
+    for v, access in enumerate(op.operands):
+        held = aligned(g.held(v) * itemsize(access.dtype))
+        last = ExecPhase.TILE if access.phase is Phase.LOCAL else ExecPhase.APPLY
+        if sources[v] is Source.HBM:
+            ratios = [q for (u, _), q in batch.ratio.items() if u == v]
+            if ratios:
+                cut = prod(ratios) > 1
+                piece = np.where(cut, aligned(g.piece(v) * itemsize(access.dtype)), held)
+                preload += piece
+                _live(phases, piece, ExecPhase.GATHER, ExecPhase.DISTRIBUTE)
+                _live(phases, held, ExecPhase.TILE, last)
+                # What is distributed at once has both states live in the distribution phase.
+                phases[ExecPhase.DISTRIBUTE] += np.where(cut, held, 0)
+                distribution += np.where(cut, np.minimum((prod(ratios) - 1) * piece, held), 0)
+            else:
+                preload += held
+                _live(phases, held, ExecPhase.GATHER, last)
+        else:
+            _live(phases, held, ExecPhase.GATHER, last)
+        landing: Column = 0
+        for (u, d), x in batch.execute.items():
+            if u == v:
+                slab = np.where(x > 1, aligned(ceil_div(held, g.window(v, d))), 0)
+                ring_bytes[d] = ring_bytes.get(d, 0) + slab
+                landing = np.maximum(landing, slab)
+        phases[ExecPhase.TILE] += landing
+    split = g.ways > 1
+    gathered_elements = np.zeros(n, dtype=np.int64)
+    reduction = np.zeros(n, dtype=np.int64)
+    for i, stat in enumerate(op.stats):
+        size = aligned(g.statistic(i, scatter=False) * itemsize(stat.dtype))
+        _live(phases, size, ExecPhase.TILE, ExecPhase.EXCHANGE)
+        phases[ExecPhase.COMBINE] += np.where(split, 0, size)
+        phases[ExecPhase.APPLY] += np.where(split, 0, size)
+        elements = g.statistic(i, scatter=True)
+        gathered_elements += elements
+        gathered = np.where(split, aligned(elements * g.ways * itemsize(stat.dtype)), 0)
+        merged = np.where(split, aligned(elements * itemsize(stat.dtype)), 0)
+        _live(phases, gathered, ExecPhase.EXCHANGE, ExecPhase.COMBINE)
+        _live(phases, merged, ExecPhase.COMBINE, ExecPhase.APPLY)
+        reduction += np.where(split, elements * (g.ways - 1) * itemsize(stat.dtype), 0)
+    for r in op.results:
+        phases[ExecPhase.APPLY] += aligned(g.result(r) * itemsize(r.dtype))
+    peak = phases[0]
+    for phase in phases[1:]:
+        peak = np.maximum(peak, phase)
+
+    sync = 2.0 * chip.sync_cycles
+    tiles = _columns(g.block, n)
+    local = cost.tile_cycles(op, tiles) if op.stats else np.zeros(n)
+    ring_total, compute, ring_cycles = _ring(g, chip, cost, local, ring_bytes, factor)
+    spread = cost.exchange_cycles(distribution, distribution) * factor
+    spread += np.where(distribution > 0, sync, 0.0)
+    merge = cost.exchange_cycles(reduction, reduction) * factor + np.where(split, sync, 0.0)
+    combine = np.zeros(n)
+    if op.stats and split.any():
+        combine = np.where(split, cost.combine_cycles(op, g.ways, gathered_elements), 0.0)
+    apply = cost.apply_cycles(op, _columns(_apply_box(g), n))
+    return Costs(
+        execute_bytes=peak,
+        preload_bytes=preload,
+        exchange_bytes=ring_total + distribution + reduction,
+        execute_cycles=spread + ring_cycles + merge + combine + apply,
+        compute_cycles=compute + combine + apply,
+    )
+
+
+def _live(phases: list[np.ndarray], size: Column, first: int, last: int) -> None:
+    for p in range(first, last + 1):
+        phases[p] += size
+
+
+def _columns(extents: list[Column], n: int) -> np.ndarray:
+    """(n, dims) of per-dimension columns."""
+    table = np.empty((len(extents), n), dtype=np.int64)
+    for d, column in enumerate(extents):
+        table[d] = column
+    return table.T
+
+
+def _apply_box(g: Geometry) -> list[Column]:
+    """Extents over which a core runs `apply`: its iteration box, or the piece of it that a
+    scattered reduction leaves; reduction dimensions only where the result has them."""
+    return [
+        1 if d in g.op.reductions and not g.op.broadcasts_back else g.rings[d] * g.scattered(d)
+        for d in range(len(g.op.dims))
+    ]
+
+
+def _ring(
+    g: Geometry,
+    chip: Chip,
+    cost: CostModel,
+    local: np.ndarray,
+    ring_bytes: dict[int, np.ndarray],
+    factor: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(bytes shifted into a core, compute cycles, compute and shift cycles) of the ring steps.
+
+    Axes nest, the one that shifts most bytes outermost: level l shifts (steps of the outer ones)
+    x (n_l - 1) times.
+    """
+    n = g.batch.size
+    if not ring_bytes:
+        return np.zeros(n, dtype=np.int64), local, local
+    dims = sorted(ring_bytes)
+    sizes = np.stack([ring_bytes[d] for d in dims])
+    steps = np.stack([np.broadcast_to(np.asarray(g.rings[d]), (n,)) for d in dims])
+    order = np.argsort(-sizes, axis=0, kind="stable")
+    sizes = np.take_along_axis(sizes, order, axis=0)
+    steps = np.take_along_axis(steps, order, axis=0)
+    outer = np.ones(n, dtype=np.int64)
+    total = np.zeros(n, dtype=np.int64)
+    cycles = np.zeros(n)
+    for size, step in zip(sizes, steps, strict=True):
+        count = outer * (step - 1)
+        total += count * size
+        shift = cost.shift_cycles(size) * factor
+        if chip.exchange_overlaps_compute:
+            cycles += count * (np.maximum(local, shift) + chip.sync_cycles)
+        else:
+            cycles += count * (local + shift + 2.0 * chip.sync_cycles)
+        outer = outer * step
+    return total, outer * local, cycles + local
+
+
+def plan_at(op: Operator, batch: Batch, i: int) -> Plan:
+    """The exact Plan of row i."""
+    rank = len(op.dims)
+    grid = tuple(int(f) for f in batch.grid[:, i])
+    execute, preload = [], []
+    for v in range(len(op.operands)):
+        x = [int(batch.execute[v, d][i]) if (v, d) in batch.execute else 1 for d in range(rank)]
+        q = [int(batch.ratio[v, d][i]) if (v, d) in batch.ratio else 1 for d in range(rank)]
+        execute.append(tuple(x))
+        preload.append(tuple(a * b for a, b in zip(x, q, strict=True)))
+    split = prod(grid[d] for d in op.reductions) > 1
+    reduce = batch.reduce if split else Reduce.SCATTER
+    scatter = batch.scatter_dim if split and reduce is Reduce.SCATTER else None
+    order = _ring_order(op, batch.take(np.asarray([i])))
+    return Plan(grid, tuple(execute), tuple(preload), reduce, scatter, order)
+
+
+def _ring_order(op: Operator, row: Batch) -> tuple[int, ...] | None:
+    """Ring dimensions by bytes a shift, most first; None where that is their natural order."""
+    g = Geometry.of(op, row)
+    size: dict[int, int] = {}
+    for (v, d), x in row.execute.items():
+        if x[0] > 1:
+            held = aligned(g.held(v) * itemsize(op.operands[v].dtype))
+            slab = aligned(ceil_div(held, g.window(v, d)))
+            size[d] = size.get(d, 0) + int(np.asarray(slab).reshape(-1)[0])
+    order = sorted(size, key=lambda d: (-size[d], d))
+    return None if order == sorted(order) else tuple(order)

@@ -1,0 +1,88 @@
+"""Non-dominated rows of a cost table, fast for a million rows and up to five costs.
+
+A row dominates another when it is nowhere larger and somewhere smaller; of equal rows the first
+one stays. The answer is a function of the rows and their order only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_BLOCK = 512
+
+
+def pareto_mask(costs: np.ndarray) -> np.ndarray:
+    """Which rows of `costs` (n, k), all to be minimised, no other row dominates: bool (n,)."""
+    n, k = costs.shape
+    mask = np.zeros(n, dtype=bool)
+    if n == 0:
+        return mask
+    if k == 0:
+        mask[0] = True
+        return mask
+    # Lexicographic order, row number last: no row is dominated by a later one.
+    order = np.lexsort((np.arange(n), *(costs[:, j] for j in range(k - 1, -1, -1))))
+    rest = np.ascontiguousarray(costs[order].T)
+    index = order
+    # A few rows with a small sum dominate most others: drop those first.
+    if n > 4 * _BLOCK:
+        keep = _not_covered_by_strong(rest)
+        rest, index = np.ascontiguousarray(rest[:, keep]), index[keep]
+    kept: list[int] = []
+    while index.size:
+        block, ids = rest[:, :_BLOCK], index[:_BLOCK]
+        alive = _block_front(block)
+        front = block[:, alive]
+        kept.extend(ids[alive].tolist())
+        rest, index = rest[:, _BLOCK:], index[_BLOCK:]
+        if index.size:
+            keep = ~covered(front, rest)
+            rest, index = np.ascontiguousarray(rest[:, keep]), index[keep]
+    mask[np.asarray(kept, dtype=np.int64)] = True
+    return mask
+
+
+def covered(front: np.ndarray, costs: np.ndarray) -> np.ndarray:
+    """Which columns of `costs` (k, n) some column of `front` (k, f) is nowhere larger than."""
+    n = costs.shape[1]
+    result = np.zeros(n, dtype=bool)
+    alive = np.arange(n)
+    for j in np.argsort(front.sum(axis=0), kind="stable"):
+        rows = costs if alive.size == n else costs[:, alive]
+        hit = rows[0] >= front[0, j]
+        for i in range(1, costs.shape[0]):
+            hit &= rows[i] >= front[i, j]
+        if hit.any():
+            result[alive[hit]] = True
+            alive = alive[~hit]
+            if not alive.size:
+                break
+    return result
+
+
+def _block_front(block: np.ndarray) -> np.ndarray:
+    """Non-dominated columns of a block (k, b) in lexicographic order, first of equals."""
+    b = block.shape[1]
+    worse = np.ones((b, b), dtype=bool)
+    for row in block:
+        worse &= row[:, None] <= row[None, :]
+    # worse[i, j]: column i is nowhere larger than column j; only earlier ones count.
+    return ~np.triu(worse, 1).any(axis=0)
+
+
+def _not_covered_by_strong(rest: np.ndarray) -> np.ndarray:
+    """Columns that a few strong columns do not dominate (or that are the strong ones)."""
+    low = rest.min(axis=1, keepdims=True)
+    span = np.maximum(rest.max(axis=1, keepdims=True) - low, 1e-300)
+    scaled = np.sqrt((rest - low) / span)
+    alive = np.arange(rest.shape[1])
+    weights = np.full((rest.shape[0] + 1, rest.shape[0]), 0.15)
+    weights[0] = 1.0
+    np.fill_diagonal(weights[1:], 1.0)
+    for weight in np.repeat(weights, 4, axis=0):
+        score = weight @ scaled[:, alive]
+        best = rest[:, alive[int(score.argmin())]]
+        columns = rest[:, alive]
+        hit = (columns >= best[:, None]).all(axis=0) & (columns > best[:, None]).any(axis=0)
+        alive = alive[~hit]
+    return alive
