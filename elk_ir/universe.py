@@ -20,7 +20,9 @@ DIALECTS: dict[str, str] = {
     "te": "elk_ir.dialects.te:TE",
 }
 
-PASSES: dict[str, str] = {}
+PASSES: dict[str, str] = {
+    "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
+}
 
 TARGETS: dict[str, str] = {}
 
