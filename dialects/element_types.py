@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import (
+    AnyFloat,
     BFloat16Type,
     BytesAttr,
     ComplexType,
@@ -23,7 +25,6 @@ from xdsl.dialects.builtin import (
     IntegerType,
     Signedness,
     TensorType,
-    AnyFloat,
 )
 from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
@@ -73,7 +74,7 @@ def element_type_name(attr: Attribute) -> str:
     return "string" if isinstance(attr, StringType) else str(attr)
 
 
-def dense_from_array(array: np.ndarray) -> DenseIntOrFPElementsAttr:
+def dense_from_array(array: np.ndarray) -> DenseIntOrFPElementsAttr[Any]:
     """A numpy array as a `dense` attribute; raises KeyError for strings and foreign dtypes."""
     name = element_name(array.dtype)
     if name == "string":
@@ -87,9 +88,8 @@ def dense_from_array(array: np.ndarray) -> DenseIntOrFPElementsAttr:
         data = array.astype(np.uint8).tobytes()
     else:
         data = array.tobytes()
-    return DenseIntOrFPElementsAttr(
-        TensorType(element_type_attr(name), array.shape), BytesAttr(data)
-    )
+    type_: TensorType[Any] = TensorType(element_type_attr(name), array.shape)
+    return DenseIntOrFPElementsAttr(type_, BytesAttr(data))
 
 
 def array_from_dense(attr: DenseIntOrFPElementsAttr) -> np.ndarray:
@@ -113,14 +113,26 @@ def array_from_dense(attr: DenseIntOrFPElementsAttr) -> np.ndarray:
 def print_dense(printer: Printer, attr: DenseIntOrFPElementsAttr) -> None:
     """Print a `dense` attribute so that it parses back to the same bytes.
 
-    xDSL 0.75 prints a non-finite number inside a list as hexadecimal bits but reads them back as an
-    integer's value, so that a mask of 0 and -inf would change; as one hexadecimal string it does not.
+    xDSL 0.75 prints a number that has no short decimal form (-inf, 16777217.0) as hexadecimal bits,
+    but inside `dense<…>` it reads those back as an integer's value, so that a mask of 0 and -inf
+    would change. Such a tensor is printed as one hexadecimal string, which is read back right.
     """
     element = attr.get_element_type()
-    if isinstance(element, AnyFloat) and prod(attr.get_shape()) > 1:
-        finite = np.isfinite(array_from_dense(attr).astype(np.float64))
-        if not finite.all() and not attr.is_splat():
+    if isinstance(element, AnyFloat) and 0 < len(attr) <= 100:
+        values = array_from_dense(attr).astype(np.float64).reshape(-1).tolist()
+        if not all(_prints_as_decimal(v, element) for v in set(values)):
             printer.print_string(f'dense<"0x{attr.data.data.hex().upper()}"> : ')
             printer.print_attribute(attr.type)
             return
     printer.print_attribute(attr)
+
+
+def _prints_as_decimal(value: float, element: AnyFloat) -> bool:
+    """Whether xDSL prints the number as a decimal literal with a point (`Printer.print_float`)."""
+    if not np.isfinite(value):
+        return False
+    if element.unpack(element.pack([float(f"{value:.5e}")]), 1)[0] == value:
+        return True
+    if isinstance(element, Float32Type):
+        return "." in f"{value:.9g}"
+    return "." in (f"{value:.17g}" if isinstance(element, Float64Type) else repr(value))

@@ -8,6 +8,7 @@ Passes therefore call `copy_location` (one source) or `fuse_locations` (several)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from xdsl.dialects.builtin import (
     CallSiteLoc,
@@ -25,10 +26,21 @@ from xdsl.ir import Attribute, Operation
 
 def node_location(name: str, file: str = "", index: int = 0) -> NameLoc:
     """`loc("name"("file":index:0))`; `index` is the node's position in its graph."""
-    where: Attribute = NoneAttr()
-    if file:
-        where = FileLineColLoc(StringAttr(file), IntAttr(index), IntAttr(0))
-    return NameLoc(StringAttr(name), where)
+    return NameLoc(StringAttr(name), _file_location(file, index) if file else NoneAttr())
+
+
+@lru_cache(maxsize=1 << 14)
+def _file_location(file: str, index: int) -> FileLineColLoc:
+    # Cached: building an attribute costs as much as building an operation.
+    return FileLineColLoc(_string(file), IntAttr(index), _ZERO)
+
+
+@lru_cache(maxsize=64)
+def _string(text: str) -> StringAttr:
+    return StringAttr(text)
+
+
+_ZERO = IntAttr(0)
 
 
 def set_node_name(op: Operation, name: str, file: str = "", index: int = 0) -> None:

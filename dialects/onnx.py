@@ -95,6 +95,18 @@ class MapType(ParametrizedAttribute, TypeAttribute):
     element: Attribute = param_def()
 
 
+# Operators whose results differ from run to run: not free of effects, so never merged.
+NON_DETERMINISTIC = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+
 SINGLE, OPTIONAL, VARIADIC = "single", "optional", "variadic"
 _ABSENT = NoneType()
 _SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")
@@ -187,7 +199,9 @@ class OnnxOp(IRDLOperation):
         """
         properties: dict[str, Attribute] = dict(attributes or {})
         if cls.SIGNATURE.operand_segments:
-            properties["operandSegmentSizes"] = _segments(cls.SIGNATURE.operands, operands, cls.name)
+            properties["operandSegmentSizes"] = _segments(
+                cls.SIGNATURE.operands, operands, cls.name
+            )
         if cls.SIGNATURE.result_segments:
             properties["resultSegmentSizes"] = _segments(
                 cls.SIGNATURE.results, result_types, cls.name
@@ -231,15 +245,15 @@ class OnnxOp(IRDLOperation):
     def parse(cls, parser: Parser) -> OnnxOp:
         unresolved = parser.parse_comma_separated_list(
             parser.Delimiter.PAREN,
-            lambda: None if parser.parse_optional_keyword("none") else (
-                parser.parse_unresolved_operand()
+            lambda: (
+                None
+                if parser.parse_optional_keyword("none")
+                else (parser.parse_unresolved_operand())
             ),
         )
         regions = []
         if cls.SIGNATURE.regions:
-            regions = parser.parse_comma_separated_list(
-                parser.Delimiter.PAREN, parser.parse_region
-            )
+            regions = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_region)
         pos = parser.pos
         dictionary = parser.parse_optional_attr_dict()
         known = cls.SIGNATURE.attributes
@@ -280,11 +294,16 @@ def python_value(attr: Attribute) -> Any:
         case StringAttr():
             return attr.data
         case DenseArrayBase():
-            return tuple(attr.get_values())
+            return array_values(attr)
         case ArrayAttr():
             return tuple(python_value(a) for a in attr.data)
         case _:
             return attr
+
+
+def array_values(attr: DenseArrayBase[Any]) -> tuple[Any, ...]:
+    """The numbers of an `array<…>`."""
+    return tuple(attr.get_values())
 
 
 def _type_of(value: SSAValue | None) -> Attribute:
@@ -325,7 +344,7 @@ def _positional(
         counts: Sequence[int] = [1 if f.kind == SINGLE else spare for f in formals]
     else:
         assert isinstance(sizes, DenseArrayBase)
-        counts = [int(n) for n in sizes.get_values()]
+        counts = array_values(sizes)
     positional: list[SSAValue | None] = []
     rest: Iterator[SSAValue] = iter(values)
     for formal, count in zip(formals, counts, strict=True):
@@ -347,7 +366,7 @@ def _segments(
 def segment_sizes(
     formals: tuple[Formal, ...], given: Sequence[object | None], name: str
 ) -> list[int]:
-    """How many of `given` (None where absent) belong to each formal; ValueError if they do not fit."""
+    """How many of `given` (None: absent) belong to each formal; ValueError if they do not fit."""
     sizes: list[int] = []
     position = 0
     for formal in formals:
@@ -381,7 +400,7 @@ def _check_types(
     bound: dict[str, Attribute],
     what: str,
 ) -> None:
-    """Element types against the schema's lists, and equal where the schema's variable is the same."""
+    """Element types against the schema's lists, equal where the schema's variable is the same."""
     for index, value in enumerate(values):
         if value is None:
             continue
@@ -545,8 +564,8 @@ def _with_absent(
     values: Sequence[SSAValue], absent: DenseArrayBase | None
 ) -> tuple[SSAValue | None, ...]:
     positional: list[SSAValue | None] = list(values)
-    for position in sorted(() if absent is None else absent.get_values()):
-        positional.insert(int(position), None)
+    for position in sorted(() if absent is None else array_values(absent)):
+        positional.insert(position, None)
     return tuple(positional)
 
 
@@ -568,7 +587,7 @@ _ELEMENT_NAMES = {
 
 @cache
 def _allowed(types: tuple[str, ...]) -> frozenset[str] | None:
-    """`tensor(float16)`, … as IR element names; None when something else than tensors is allowed."""
+    """`tensor(float16)`, … as IR element names; None when not only tensors are allowed."""
     names: set[str] = set()
     for text in types:
         if not text.startswith("tensor("):
@@ -576,21 +595,30 @@ def _allowed(types: tuple[str, ...]) -> frozenset[str] | None:
         inner = text[7:-1]
         name = _ELEMENT_NAMES.get(inner)
         if name is None:
-            name = inner.replace("uint", "ui") if inner.startswith("u") else inner.replace("int", "i")
+            name = (
+                inner.replace("uint", "ui") if inner.startswith("u") else inner.replace("int", "i")
+            )
         names.add(name)
     return frozenset(names)
 
 
+def _kind(attribute: Any) -> str:
+    """INT, FLOATS, GRAPH, … (onnx's type stubs do not know that the kind is an enumeration)."""
+    return attribute.type.name
+
+
 def _attribute_constraint(schema: OpSchema, name: str) -> Any:
-    match schema.attributes[name].type.name:
+    match _kind(schema.attributes[name]):
         case "INT":
             return base(IntegerAttr)
         case "FLOAT":
             return base(FloatAttr)
         case "STRING":
             return base(StringAttr)
-        case "INTS" | "FLOATS":
+        case "INTS":
             return base(DenseArrayBase)
+        case "FLOATS":
+            return base(DenseArrayBase) | base(ArrayAttr)
         case "STRINGS":
             return base(ArrayAttr)
         case _:
@@ -614,7 +642,7 @@ _RESULTS = {SINGLE: result_def, OPTIONAL: opt_result_def, VARIADIC: var_result_d
 
 def _op_class(schema: OpSchema) -> type[OnnxOp]:
     """The operation of a schema; see the module's docstring."""
-    graphs = tuple(n for n, a in sorted(schema.attributes.items()) if a.type.name == "GRAPH")
+    graphs = tuple(n for n, a in sorted(schema.attributes.items()) if _kind(a) == "GRAPH")
     scalars = tuple(n for n in sorted(schema.attributes) if n not in graphs)
     signature = OpSignature(
         op_type=schema.name,
@@ -647,7 +675,7 @@ def _op_class(schema: OpSchema) -> type[OnnxOp]:
         options.append(AttrSizedResultSegments(as_property=True))
     if options:
         fields["irdl_options"] = tuple(options)
-    if schema.node_determinism.name != "NonDeterministic":
+    if schema.name not in NON_DETERMINISTIC:
         fields["traits"] = traits_def(Pure())
     op_class = irdl_op_definition(type(f"{schema.name}Op", (OnnxOp,), fields))
     op_class.SIGNATURE = signature

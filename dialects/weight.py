@@ -45,6 +45,11 @@ class WeightPartAttr(ParametrizedAttribute):
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        return cls.parse_part(parser).parameters
+
+    @classmethod
+    def parse_part(cls, parser: AttrParser) -> WeightPartAttr:
+        """`<"name" : type, "file", offset, length, "hash">`."""
         with parser.in_angle_brackets():
             label = StringAttr(parser.parse_str_literal())
             parser.parse_punctuation(":")
@@ -60,7 +65,7 @@ class WeightPartAttr(ParametrizedAttribute):
             length = IntAttr(parser.parse_integer(allow_boolean=False, allow_negative=False))
             parser.parse_punctuation(",")
             digest = StringAttr(parser.parse_str_literal())
-        return [label, tensor, file, offset, length, digest]
+        return WeightPartAttr(label, tensor, file, offset, length, digest)
 
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -113,7 +118,7 @@ class WeightAttr(ParametrizedAttribute):
         with parser.in_angle_brackets():
             parts = parser.parse_comma_separated_list(
                 parser.Delimiter.SQUARE,
-                lambda: WeightPartAttr(*WeightPartAttr.parse_parameters(parser)),
+                lambda: WeightPartAttr.parse_part(parser),
             )
             recipe: list[StringAttr] = []
             if parser.parse_optional_punctuation(",") is not None:

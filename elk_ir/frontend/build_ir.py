@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,24 @@ SPLAT_ELEMENTS = 64
 def build_module(graph: Graph, *, model: str, opset: int) -> ModuleOp:
     """A module with `func.func @main`; input and output names are `onnx.name` on its arguments and
     results, symbolic dimensions of inputs `onnx.dims`."""
-    builder = _Builder(model)
+    function = build_function(graph, name="main", model=model)
+    attributes: dict[str, Attribute] = {
+        "onnx.model": StringAttr(model),
+        "onnx.opset": IntegerAttr(opset, i64),
+    }
+    return ModuleOp([function], attributes)
+
+
+def build_function(
+    graph: Graph,
+    *,
+    name: str,
+    model: str,
+    locations: Mapping[str, LocationAttr] | None = None,
+) -> FuncOp:
+    """The graph as a function. `locations` has those of operations known by the name of their
+    first result; others are named after their node, in file `model`."""
+    builder = _Builder(model, locations or {})
     block = Block(arg_types=[type_attr(v.type) for v in graph.inputs])
     for value, arg in zip(graph.inputs, block.args, strict=True):
         builder.bind(value, arg)
@@ -67,20 +84,15 @@ def build_module(graph: Graph, *, model: str, opset: int) -> ModuleOp:
         if value.name in graph.dims:
             entries["onnx.dims"] = ArrayAttr(StringAttr(d) for d in graph.dims[value.name])
         arg_attrs.append(DictionaryAttr(entries))
-    function = FuncOp(
-        "main",
+    return FuncOp(
+        name,
         ([a.type for a in block.args], [r.type for r in results]),
         Region(block),
         arg_attrs=ArrayAttr(arg_attrs),
         res_attrs=ArrayAttr(
-            DictionaryAttr({"onnx.name": StringAttr(name)}) for name, _ in graph.outputs
+            DictionaryAttr({"onnx.name": StringAttr(label)}) for label, _ in graph.outputs
         ),
     )
-    attributes: dict[str, Attribute] = {
-        "onnx.model": StringAttr(model),
-        "onnx.opset": IntegerAttr(opset, i64),
-    }
-    return ModuleOp([function], attributes)
 
 
 @cache
@@ -116,10 +128,14 @@ def _other_type(proto: TypeProto) -> Attribute:
 class _Builder:
     """Builds operations; constants are created before their first reader and shared."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, locations: Mapping[str, LocationAttr]) -> None:
         self.model = model
+        self.locations = locations
         self.values: dict[Value, SSAValue] = {}
         self.constants: dict[object, SSAValue] = {}
+        # Attributes by their serialised form: layers repeat them, and building one costs as much
+        # as building an operation.
+        self.attributes: dict[bytes, Attribute] = {}
 
     def bind(self, value: Value, ssa: SSAValue) -> None:
         self.values[value] = ssa
@@ -134,7 +150,7 @@ class _Builder:
         ssa = self.constants.get(key)
         if ssa is None:
             op = initializer(value)
-            op.location = node_location(value.name, self.model)
+            op.location = self._location(value.name, value.name, 0)
             block.add_op(op)
             ssa = self.constants[key] = op.output
             ssa.name_hint = name_hint(value.name)
@@ -146,11 +162,16 @@ class _Builder:
             for graph in node.subgraphs.values():
                 self._read_constants(graph, block)
             operands = [None if v is None else self.read(v, block) for v in node.inputs]
-            op = self._operation(node, operands, node_location(node.name, self.model, node.index))
+            first = next(v.name for v in node.outputs if v is not None)
+            location = self._location(first, node.name, node.index)
+            op = self._operation(node, operands, location)
             block.add_op(op)
             present = (v for v in node.outputs if v is not None)
             for value, result in zip(present, op.results, strict=True):
                 self.bind(value, result)
+
+    def _location(self, key: str, name: str, index: int) -> LocationAttr:
+        return self.locations.get(key) or node_location(name, self.model, index)
 
     def _read_constants(self, graph: Graph, block: Block) -> None:
         """Create what a subgraph reads outside of it, so that later nodes may share it."""
@@ -161,13 +182,20 @@ class _Builder:
     def _operation(
         self, node: Node, operands: list[SSAValue | None], location: LocationAttr
     ) -> Operation:
-        attributes = {a.name: attribute_attr(a) for a in node.attributes}
+        attributes: dict[str, Attribute] = {}
+        for a in node.attributes:
+            key = a.SerializeToString(deterministic=True)
+            attr = self.attributes.get(key)
+            if attr is None:
+                attr = self.attributes[key] = attribute_attr(a)
+            attributes[a.name] = attr
         results = [None if v is None else type_attr(v.type) for v in node.outputs]
         op_class = None if node.domain else op_classes().get(node.op_type)
         if op_class is None:
             if node.subgraphs:
-                raise ModelError("graph attributes of foreign operators are not supported",
-                                 where=node.name)
+                raise ModelError(
+                    "graph attributes of foreign operators are not supported", where=node.name
+                )
             return CustomOp.make(
                 node.domain, node.op_type, operands, results, attributes, location=location
             )
@@ -211,7 +239,6 @@ def initializer(value: Value) -> InitializerOp:
     return InitializerOp(dense_from_array(array), result)
 
 
-
 def attribute_attr(attribute: AttributeProto) -> Attribute:
     """An ONNX attribute in IR. Raises ModelError for kinds that no operator here has."""
     from onnx import AttributeProto
@@ -224,7 +251,10 @@ def attribute_attr(attribute: AttributeProto) -> Attribute:
         case AttributeProto.INTS:
             return DenseArrayBase.from_list(i64, list(attribute.ints))
         case AttributeProto.FLOATS:
-            return DenseArrayBase.from_list(f32, list(attribute.floats))
+            values = list(attribute.floats)
+            if not np.isfinite(values).all():  # xDSL cannot read those back inside an array
+                return ArrayAttr(FloatAttr(v, f32) for v in values)
+            return DenseArrayBase.from_list(f32, values)
         case AttributeProto.STRING:
             return StringAttr(_text(attribute.s))
         case AttributeProto.STRINGS:
@@ -256,8 +286,12 @@ def _text(data: bytes) -> str:
 
 @cache
 def name_hint(name: str) -> str | None:
-    """A value's name as an SSA name: other characters become `_`, a leading digit is prefixed."""
+    """A value's name as an SSA name: other characters become `_`, a leading digit is prefixed.
+
+    A trailing number goes: xDSL numbers equal names itself and drops it when it parses.
+    """
     clean = re.sub(r"[^A-Za-z0-9_$.-]+", "_", name).strip("_.-")
+    clean = re.sub(r"(_+[0-9]*)+$", "", clean)
     if not clean:
         return None
     hint = clean if clean[0].isalpha() else f"v{clean}"

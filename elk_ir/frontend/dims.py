@@ -156,6 +156,7 @@ def _unbound_error(unbound: list[UnboundDim]) -> ModelError:
         where=first.node,
         details=[str(u) for u in unbound[1:8]]
         + ([f"and {len(unbound) - 8} more"] if len(unbound) > 8 else []),
-        hint="add " + " ".join(f"--dim {flag}=VALUE" for flag in flags)
+        hint="add "
+        + " ".join(f"--dim {flag}=VALUE" for flag in flags)
         + ", or give inputs of the wanted shapes",
     )

@@ -129,7 +129,9 @@ def _reference(node: Node, arrays: list[np.ndarray | None], opset: int) -> list[
             found = ReferenceEvaluator(model).run(None, feeds)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
         return None  # no reference implementation for this operator on these types
-    if not isinstance(found, list) or not all(isinstance(a, np.ndarray | np.generic) for a in found):
+    if not isinstance(found, list) or not all(
+        isinstance(a, np.ndarray | np.generic) for a in found
+    ):
         return None
     present = iter(found)
     empty = np.zeros(0)

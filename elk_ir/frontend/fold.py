@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,14 +42,18 @@ class Inferred:
 @dataclass
 class Folder:
     """State of one pass. `load` reads a small integer weight, None if its file is missing;
-    `declared` are the types the model states for its values (only used for foreign operators)."""
+    `declare` makes the types the model states for its values (for foreign operators)."""
 
     opset: int
     load: Callable[[WeightRef], np.ndarray | None]
     node_index: Mapping[str, int]
-    declared: Mapping[str, ValueType]
+    declare: Callable[[], Mapping[str, ValueType]]
     cache: dict[object, Inferred] = field(default_factory=dict)
     loaded: dict[WeightRef, Value] = field(default_factory=dict)
+
+    @cached_property
+    def declared(self) -> Mapping[str, ValueType]:
+        return self.declare()
 
     def main_graph(
         self,
@@ -155,7 +160,7 @@ class Folder:
         return found
 
     def _infer_loaded(self, node: Node, found: Inferred) -> Inferred:
-        """Once more with integer weights (tables of positions, masks) read, if that folds the node."""
+        """Once more with integer weights (positions, masks) read, if that folds the node."""
         if any(v is not None and v.const is None and v.weight is None for v in node.inputs):
             return found
         inputs: list[Value | None] = []
@@ -224,7 +229,7 @@ class Folder:
 
 
 def constant_value(tensor: TensorProto, name: str) -> Value:
-    """A constant from a TensorProto that holds its elements. Raises ModelError if it is malformed."""
+    """A constant from a TensorProto with its elements. Raises ModelError if it is malformed."""
     from onnx import numpy_helper
 
     try:
@@ -316,4 +321,3 @@ def drop_dead(graph: Graph, opset: int) -> None:
             node.outputs.pop()
     kept.reverse()
     graph.nodes = kept
-

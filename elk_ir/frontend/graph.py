@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elk_ir.frontend.element_types import BY_ONNX, BY_NAME, element_name
+from elk_ir.frontend.element_types import BY_NAME, BY_ONNX, element_name
 from elk_ir.frontend.weights import WeightRef
 
 if TYPE_CHECKING:

@@ -86,9 +86,7 @@ def infer_types(node: Node, opset: int) -> list[ValueType | None]:
             where=node.name,
             details=[f"operand {i}: {v.type}" for i, v in enumerate(node.inputs) if v is not None],
         ) from None
-    result = [
-        type_from_proto(found[name]) if name in found else None for name in proto.output
-    ]
+    result = [type_from_proto(found[name]) if name in found else None for name in proto.output]
     return _by_type_variable(node, schema, result)
 
 

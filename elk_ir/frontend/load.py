@@ -7,6 +7,7 @@ file beside it (external data), which need not exist.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +75,7 @@ def load_model(source: Path | str | bytes, *, name: str | None = None) -> Loaded
     proto = _inline_functions(proto, label)
     node_index = {n.name: i for i, n in enumerate(proto.graph.node) if n.name}
     weights = _extract_weights(proto.graph, _External(base_dir, buffers))
-    _set_apart_unknown_operators(proto.graph)
+    set_apart_unknown_operators(proto.graph)
     _check(proto, label)
     proto, opset = _lift(proto, label)
     return LoadedModel(proto, label, base_dir, opset, weights, node_index, buffers)
@@ -364,12 +365,12 @@ def _inline_functions(proto: ModelProto, label: str) -> ModelProto:
     try:
         return inline_local_functions(proto, convert_version=True)
     except (RuntimeError, ValueError) as error:
-        raise ModelError(f"its functions cannot be inlined: {_first_line(error)}", where=label) from (
-            None
-        )
+        raise ModelError(
+            f"its functions cannot be inlined: {_first_line(error)}", where=label
+        ) from (None)
 
 
-def _set_apart_unknown_operators(graph: GraphProto) -> None:
+def set_apart_unknown_operators(graph: GraphProto) -> None:
     """Give operators of the default domain that no opset defines a domain of their own."""
     known = known_operators()
     for node in graph.node:
@@ -379,7 +380,7 @@ def _set_apart_unknown_operators(graph: GraphProto) -> None:
             node.domain = UNKNOWN_DOMAIN
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _set_apart_unknown_operators(attribute.g)
+                set_apart_unknown_operators(attribute.g)
 
 
 def known_operators() -> frozenset[str]:
@@ -407,7 +408,12 @@ def _check(proto: ModelProto, label: str) -> None:
     try:
         checker.check_model(proto)
     except checker.ValidationError as error:
-        raise ModelError(f"invalid model: {_first_line(error)}", where=label) from None
+        named = re.search(r"Name: (.*?) OpType:", str(error))
+        raise ModelError(
+            f"invalid model: {_first_line(error)}",
+            where=label,
+            details=[f"at node {named[1]!r}"] if named else [],
+        ) from None
 
 
 def _domains(graph: GraphProto) -> set[str]:

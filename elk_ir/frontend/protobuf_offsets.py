@@ -75,7 +75,9 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
             else:
                 raise ModelError(f"malformed model: wire type {wire} at byte {at}")
             if stop > end:
-                raise ModelError(f"malformed model: a field at byte {at} is longer than its message")
+                raise ModelError(
+                    f"malformed model: a field at byte {at} is longer than its message"
+                )
             yield key >> 3, wire, at, stop
             at = stop
     except IndexError:

@@ -8,8 +8,8 @@ in order to a list of arrays that starts with one array a part:
     cast T              to element type T (f16, bf16, i8, …)
     slice A S E K       elements S, S+K, … before E on axis A
     add X | mul X       with a scalar of the array's own type
-    concat A [N]        joins each N consecutive arrays (all by default) on axis A; `merge` is the same
-    stack [N]           joins each N consecutive arrays (all by default) on a new first axis
+    concat A [N]        joins N consecutive arrays each (all by default) on axis A; also `merge`
+    stack [N]           joins N consecutive arrays each (all by default) on a new first axis
 
 After the last step one array is left. No step needs more memory than its result, and without a
 recipe a tensor is memory-mapped.
@@ -202,8 +202,9 @@ def _apply_step(array: np.ndarray, word: str, args: list[str]) -> np.ndarray:
 
 
 def content_hash(data: memoryview | bytes | np.ndarray) -> str:
-    """8-byte blake2b as hex: of all bytes up to 64 MiB, else of both ends (1 MiB each) and length."""
-    view = memoryview(data).cast("B")
+    """8 bytes of blake2b as hex: of all bytes below 64 MiB, else of both ends and the length."""
+    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    view = view.cast("B")
     digest = hashlib.blake2b(digest_size=8)
     if len(view) < HASH_WHOLE_BYTES:
         digest.update(view)
