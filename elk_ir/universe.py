@@ -22,6 +22,8 @@ DIALECTS: dict[str, str] = {
 
 PASSES: dict[str, str] = {
     "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
+    "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
+    "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
 }
 
 TARGETS: dict[str, str] = {}

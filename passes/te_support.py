@@ -1,0 +1,418 @@
+"""What the te passes share: rebuilding structured operations, composing maps, globals, cleaning up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+
+from elk_ir.dialects.location import fuse_locations
+from elk_ir.dialects.te import (
+    AttentionOp,
+    ConcatOp,
+    ContractOp,
+    GatherOp,
+    GlobalOp,
+    LoadOp,
+    MapOp,
+    NormalizeOp,
+    ReduceOp,
+    RepeatOp,
+    SoftmaxOp,
+)
+from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
+from elk_ir.dialects.te.interface import StructuredOp, domain_attr
+from elk_ir.dialects.types import shape_dtype, tensor_type
+from elk_ir.passes.te_affine import (
+    Solution,
+    Split,
+    drop_dims,
+    merge_dims,
+    merge_pair,
+    solve,
+    split_dim,
+    substitute_map,
+)
+from elk_ir.passes.te_bodies import BodyGraph
+from elk_ir.plan.domain import AxisExpr, Dim, DimKind
+
+Read = tuple[SSAValue, Map]
+"""A tensor and how it is indexed in somebody's dimensions."""
+
+# Kinds whose dimensions may be split and merged freely. The others (a convolution's windows, say)
+# may be told apart by position.
+FREE_DOMAINS = (
+    MapOp,
+    ContractOp,
+    ReduceOp,
+    SoftmaxOp,
+    NormalizeOp,
+    AttentionOp,
+    GatherOp,
+    ConcatOp,
+)
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def owner(value: SSAValue) -> Operation | None:
+    """The operation that defines a value; None for a block argument."""
+    return value.owner if isinstance(value, OpResult) else None
+
+
+def producer(value: SSAValue) -> StructuredOp | None:
+    """The structured operation with one result that defines a value."""
+    op = owner(value)
+    return op if isinstance(op, StructuredOp) and len(op.results) == 1 else None
+
+
+def users(value: SSAValue) -> list[Operation]:
+    """The operations that use a value, each once, in no particular order."""
+    return list(dict.fromkeys(use.operation for use in value.uses))
+
+
+def has_one_use(value: SSAValue) -> bool:
+    """Whether exactly one operand reads the value."""
+    return value.has_one_use()
+
+
+def is_move(op: Operation | None) -> bool:
+    """Whether an operation only moves data: a map of one operand with the identity as its body."""
+    return isinstance(op, MapOp) and len(op.outs) == 1 and op.body.data.is_identity
+
+
+def extents_of(domain: Domain) -> tuple[int, ...]:
+    """The extent of each dimension."""
+    return tuple(d.extent for d in domain.dims)
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The shape of a static tensor."""
+    return shape_dtype(value)[0]
+
+
+def dtype_of_value(value: SSAValue) -> str:
+    """The numpy element type of a tensor."""
+    return shape_dtype(value)[1]
+
+
+def compose_read(
+    op: StructuredOp, axes: Map, domain: Domain
+) -> tuple[dict[int, AxisExpr], frozenset[int]] | Split | None:
+    """The dimensions of `op`, whose only result is read through `axes` in `domain`, as expressions
+    of that domain; and those that leave their extent. See `solve`."""
+    own = op.domain.data
+    found = solve(own.results[0], shape_of(op.outs[0]), extents_of(own), axes, extents_of(domain))
+    return (dict(found.assign), found.loose) if isinstance(found, Solution) else found
+
+
+def in_bounds(op: StructuredOp, i: int) -> bool:
+    """Whether operand i is never read outside its shape."""
+    from elk_ir.passes.te_affine import bounds
+
+    domain = op.domain.data
+    extents = extents_of(domain)
+    for axis, extent in zip(domain.operands[i], shape_of(op.ins[i]), strict=True):
+        low, high = bounds(axis, extents)
+        if low < 0 or high >= extent:
+            return False
+    return True
+
+
+def loose_is_harmless(op: StructuredOp, i: int, loose: Iterable[int]) -> bool:
+    """Whether reading operand i of `op` outside the extent of the dimensions `loose` leaves that
+    operand too: each is a whole axis of it."""
+    domain = op.domain.data
+    shape = shape_of(op.ins[i])
+    for d in loose:
+        axes = [j for j, a in enumerate(domain.operands[i]) if any(t == d for t, _ in a.terms)]
+        if len(axes) != 1 or domain.operands[i][axes[0]].simple_dim != d:
+            return False
+        if shape[axes[0]] != domain.dims[d].extent:
+            return False
+    return True
+
+
+# ---------------------------------------------------------------------- rebuilding
+
+
+def pinned_dims(op: StructuredOp) -> frozenset[int]:
+    """Dimensions that must stay as they are: that of a concat, the single reduction of attention
+    and gather."""
+    if isinstance(op, ConcatOp):
+        return frozenset({op.dim.value.data})
+    if isinstance(op, AttentionOp | GatherOp):
+        dims = op.domain.data.dims
+        return frozenset(i for i, d in enumerate(dims) if d.kind is DimKind.REDUCTION)
+    return frozenset()
+
+
+def split_op_domain(op: StructuredOp, domain: Domain, split: Split) -> Domain | None:
+    """`domain` of `op` with a dimension split; None where the operation forbids it (it names one by
+    position, or has exactly one of its kind).
+
+    Dimensions behind the split one move up."""
+    if split.dim in pinned_dims(op) or not isinstance(op, FREE_DOMAINS):
+        return None
+    if isinstance(op, ConcatOp) and split.dim < op.dim.value.data:
+        return None
+    return split_dim(domain, split)
+
+
+def rebuilt(
+    op: StructuredOp,
+    ins: Sequence[SSAValue],
+    domain: Domain,
+    result_types: Sequence[Attribute] | None = None,
+    properties: dict[str, Attribute] | None = None,
+    sources: Sequence[Operation] = (),
+) -> StructuredOp:
+    """`op` on other operands with another domain, and the locations of `op` and `sources`."""
+    new = type(op).create(
+        operands=list(ins),
+        result_types=list(result_types) if result_types else [r.type for r in op.results],
+        properties={**op.properties, **(properties or {}), "domain": DomainAttr(domain)},
+        attributes=op.attributes,
+    )
+    if sources:
+        fuse_locations((*sources, op), new)
+    else:
+        new.location = op.location
+    for old, result in zip(op.results, new.results, strict=True):
+        result.name_hint = old.name_hint
+    return new
+
+
+def replace_op(old: Operation, new: Operation) -> None:
+    """Put `new` in the place of `old`, results for results."""
+    block = old.parent
+    assert block is not None
+    block.insert_op_before(new, old)
+    for before, after in zip(old.results, new.results, strict=True):
+        before.replace_all_uses_with(after)
+        if after.name_hint is None:
+            after.name_hint = before.name_hint
+    old.detach()
+    old.erase()
+
+
+def replace_value(old: SSAValue, new: SSAValue) -> None:
+    """Let all users of one value use another, which inherits its name."""
+    if new.name_hint is None and isinstance(new, OpResult):
+        new.name_hint = old.name_hint
+    old.replace_all_uses_with(new)
+
+
+def erase_dead(op: Operation | None) -> None:
+    """Erase a pure operation without uses, then those that only it used."""
+    stack = [op]
+    while stack:
+        dead = stack.pop()
+        if dead is None or dead.parent is None or not is_pure(dead):
+            continue
+        if any(r.uses for r in dead.results):
+            continue
+        stack.extend(owner(v) for v in dict.fromkeys(dead.operands))
+        dead.detach()
+        dead.erase()
+
+
+def is_pure(op: Operation) -> bool:
+    """Whether an operation may be dropped, merged with its equal and moved."""
+    return isinstance(op, StructuredOp | LoadOp)
+
+
+def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | None]:
+    """`domain` of `op` without dimensions of one point and with radix pairs merged.
+
+    The second value is the new position of a concat's dimension."""
+    dim = op.dim.value.data if isinstance(op, ConcatOp) else None
+    keep_reductions = not isinstance(op, MapOp | ContractOp | ReduceOp)
+    gone = {
+        i
+        for i, d in enumerate(domain.dims)
+        if d.extent == 1 and i != dim and not (keep_reductions and d.kind is DimKind.REDUCTION)
+    }
+    if isinstance(op, SoftmaxOp | NormalizeOp) and gone:
+        reductions = [i for i, d in enumerate(domain.dims) if d.kind is DimKind.REDUCTION]
+        gone -= set(reductions)
+    if gone:
+        domain = drop_dims(domain, gone)
+        if dim is not None:
+            dim -= sum(g < dim for g in gone)
+    pinned = pinned_dims(op) if dim is None else frozenset({dim})
+    if not isinstance(op, ConcatOp | AttentionOp | GatherOp):
+        while (pair := merge_pair(domain, pinned)) is not None:
+            domain = merge_dims(domain, *pair)
+    return domain, dim
+
+
+# ---------------------------------------------------------------------- expressions
+
+
+@dataclass
+class Expansion:
+    """Maps that lead to a result, read into one graph of scalar operations.
+
+    Inputs are (tensor, index in the dimensions of `domain`). `absorbed` are the operations that
+    were read in."""
+
+    domain: Domain
+    builder: BodyGraph = field(default_factory=BodyGraph)
+    absorbed: dict[Operation, None] = field(default_factory=dict[Operation, None])
+    limit: int = 48
+
+    def read(self, value: SSAValue, axes: Map, depth: int = 16) -> int | Split:
+        """The node for a tensor read through `axes`: maps that produce it are read in where the
+        composition is affine. May ask for a dimension of the domain to be split first."""
+        op = producer(value)
+        if isinstance(op, MapOp) and depth and len(self.builder.nodes) < self.limit:
+            found = compose_read(op, axes, self.domain)
+            if isinstance(found, Split):
+                return found
+            if found is not None and not found[1]:
+                assign, _ = found
+                if all(in_bounds(op, i) for i in range(len(op.ins))):
+                    args: list[int] = []
+                    for operand, operand_axes in zip(op.ins, op.domain.data.operands, strict=True):
+                        node = self.read(operand, substitute_map(operand_axes, assign), depth - 1)
+                        if isinstance(node, Split):
+                            return node
+                        args.append(node)
+                    self.absorbed[op] = None
+                    return self.builder.inline(op.body.data, args)[0]
+        return self.builder.input((value, axes), dtype_of_value(value))
+
+
+def reads(keys: Sequence[Hashable]) -> list[Read]:
+    """Keys of an expansion's inputs, typed."""
+    return [key for key in keys if isinstance(key, tuple)]  # pyright: ignore[reportReturnType]
+
+
+def node_dims(builder: BodyGraph, i: int) -> set[int]:
+    """Dimensions that the inputs of node i depend on."""
+    dims: set[int] = set()
+    for n in builder.reached([i]):
+        node = builder.nodes[n]
+        if node.op == "input" and isinstance(node.value, tuple):
+            for axis in node.value[1]:
+                dims.update(d for d, _ in axis.terms)
+    return dims
+
+
+def materialized(builder: BodyGraph, i: int, domain: Domain, at: Operation) -> tuple[MapOp, Map]:
+    """An operation before `at` (before its loop, if everything it reads is) that computes node i
+    over the dimensions it depends on, and the map by which `domain` reads the result."""
+    kept = sorted(node_dims(builder, i))
+    body, keys = builder.build([i])
+    assign = {d: AxisExpr(((n, 1),)) for n, d in enumerate(kept)}
+    dims = [Dim(domain.dims[d].name, domain.dims[d].extent) for d in kept]
+    ins = [value for value, _ in reads(keys)]
+    maps = [substitute_map(axes, assign) for _, axes in reads(keys)]
+    result = tuple(AxisExpr(((n, 1),)) for n in range(len(kept)))
+    type_ = tensor_type([d.extent for d in dims], builder.nodes[i].dtype)
+    op = MapOp.of(ins, body, [type_], domain_attr(dims, maps, [result]))
+    op.location = at.location
+    place = outside_of_loop(at, ins)
+    block = place.parent
+    assert block is not None
+    block.insert_op_before(op, place)
+    return op, tuple(AxisExpr(((d, 1),)) for d in kept)
+
+
+def outside_of_loop(at: Operation, ins: Sequence[SSAValue]) -> Operation:
+    """`at`, or the outermost loop around it in which none of `ins` is defined."""
+    place = at
+    while isinstance(parent := place.parent_op(), RepeatOp):
+        inside = parent.body.block
+        if any(is_inside(v, inside) for v in ins):
+            break
+        place = parent
+    return place
+
+
+def is_inside(value: SSAValue, block: Block) -> bool:
+    """Whether a value is defined in a block or a region below it."""
+    where = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    while where is not None:
+        if where is block:
+            return True
+        where = where.parent_block()
+    return False
+
+
+# ---------------------------------------------------------------------- module
+
+
+def structured_ops(module: ModuleOp) -> Iterator[StructuredOp]:
+    """All structured operations that are still in place, in program order."""
+    for op in list(module.walk()):
+        if isinstance(op, StructuredOp) and op.parent is not None:
+            yield op
+
+
+def functions(module: ModuleOp) -> list[FuncOp]:
+    """The functions with a body."""
+    return [
+        op for op in module.ops if isinstance(op, FuncOp) and op.body.blocks and op.body.block.ops
+    ]
+
+
+def globals_of(module: ModuleOp) -> dict[str, GlobalOp]:
+    """The globals of a module by symbol."""
+    return {op.sym_name.data: op for op in module.ops if isinstance(op, GlobalOp)}
+
+
+def fresh_symbol(name: str, taken: Iterable[str]) -> str:
+    """`name`, or `name_1`, … if it is taken."""
+    used = taken if isinstance(taken, set | dict) else set(taken)
+    candidate, n = name, 0
+    while candidate in used:
+        n += 1
+        candidate = f"{name}_{n}"
+    return candidate
+
+
+def add_global(module: ModuleOp, op: GlobalOp) -> None:
+    """Insert a global behind the module's other globals."""
+    block = module.body.block
+    last = None
+    for other in block.ops:
+        if isinstance(other, GlobalOp):
+            last = other
+    if last is not None:
+        block.insert_op_after(op, last)
+    elif block.first_op is not None:
+        block.insert_op_before(op, block.first_op)
+    else:
+        block.add_op(op)
+
+
+def symbol_of(op: LoadOp) -> str:
+    """The symbol that a load reads."""
+    return op.source.root_reference.data
+
+
+def new_global(symbol: str, **properties: Attribute | None) -> GlobalOp:
+    """A global with the given properties (None leaves one out)."""
+    return GlobalOp.create(
+        properties={
+            "sym_name": StringAttr(symbol),
+            **{key: value for key, value in properties.items() if value is not None},
+        }
+    )
+
+
+def retarget(op: LoadOp, symbol: str) -> None:
+    """Let a load read another global of the same type."""
+    op.properties["source"] = SymbolRefAttr(symbol)
+
+
+def tensor_of(value: SSAValue) -> TensorType[Attribute]:
+    """The type of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    return value.type
