@@ -63,20 +63,25 @@ class Costs:
     exchange_bytes: np.ndarray
     execute_cycles: np.ndarray
     compute_cycles: np.ndarray
+    landing_bytes: np.ndarray
 
     def take(self, rows: np.ndarray) -> Costs:
         """The entries at `rows`."""
         return Costs(*(getattr(self, name)[rows] for name in COLUMNS))
 
-    def table(self) -> np.ndarray:
-        """float64 (n, 4): the objectives of the front."""
-        return np.stack(
-            [self.execute_cycles, self.execute_bytes, self.exchange_bytes, self.preload_bytes],
-            axis=1,
-        )
+    def table(self, names: tuple[str, ...]) -> np.ndarray:
+        """float64 (len(names), n): the columns to be minimised."""
+        return np.stack([np.asarray(getattr(self, name), dtype=np.float64) for name in names])
 
 
-COLUMNS = ("execute_bytes", "preload_bytes", "exchange_bytes", "execute_cycles", "compute_cycles")
+COLUMNS = (
+    "execute_bytes",
+    "preload_bytes",
+    "exchange_bytes",
+    "execute_cycles",
+    "compute_cycles",
+    "landing_bytes",
+)
 
 
 def concatenate_costs(parts: list[Costs]) -> Costs:
@@ -104,6 +109,7 @@ class Geometry:
     rings: list[Column]
     block: list[Column]
     ways: np.ndarray
+    cores: np.ndarray
 
     @staticmethod
     def of(op: Operator, batch: Batch) -> Geometry:
@@ -112,11 +118,16 @@ class Geometry:
         rings: list[Column] = [1] * len(tile)
         for (_, d), x in sorted(batch.execute.items()):
             rings[d] = x if isinstance(rings[d], int) else np.maximum(rings[d], x)
-        block = [t if isinstance(n, int) else ceil_div(t, n) for t, n in zip(tile, rings)]
-        ways = np.ones(batch.size, dtype=np.int64)
-        for d in op.reductions:
-            ways = ways * batch.grid[d]
-        return Geometry(op, batch, tile, rings, block, ways)
+        block = [
+            t if isinstance(n, int) else ceil_div(t, n) for t, n in zip(tile, rings, strict=True)
+        ]
+        ways = batch.grid[list(op.reductions)].prod(axis=0)
+        return Geometry(op, batch, tile, rings, block, ways, batch.grid.prod(axis=0))
+
+    def sharing(self, v: int) -> np.ndarray:
+        """S_v: cores that need the same slice of operand v."""
+        dims = self.op.operands[v].dims
+        return self.batch.grid[[d for d in range(len(self.op.dims)) if d not in dims]].prod(axis=0)
 
     def scattered(self, d: int) -> Column:
         """b_d, or the piece of it that a scattered reduction leaves."""
@@ -193,85 +204,188 @@ class Geometry:
         return size
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What the costs of a plan depend on, of a chip: equal machines share fronts.
+
+    span_factor: times an exchange's cycles on grids of more than `cores_per_chip` cores.
+    """
+
+    cores: int
+    cores_per_chip: int
+    sync_cycles: float
+    overlaps: bool
+    span_factor: float
+    landing_counts: bool
+
+    @staticmethod
+    def of(chip: Chip) -> Machine:
+        """The machine that `chip` is. All copies that land cost something where controllers send
+        each of them, or where they share links."""
+        multicast = chip.hbm is None or chip.hbm.multicast
+        return Machine(
+            cores=chip.cores,
+            cores_per_chip=chip.cores_per_chip,
+            sync_cycles=chip.sync_cycles,
+            overlaps=chip.exchange_overlaps_compute,
+            span_factor=chip.network.exchange_span_factor,
+            landing_counts=not multicast or chip.network.topology != "all-to-all",
+        )
+
+
+@dataclass(frozen=True)
+class Open:
+    """What a batch leaves undecided: operands that may still rotate, and preloads that may still
+    be cut. `evaluate` then gives lower bounds over everything that may follow."""
+
+    rings: frozenset[int] = frozenset()
+    cuts: frozenset[int] = frozenset()
+
+
+DECIDED = Open()
+
+
 def evaluate(
-    op: Operator, chip: Chip, sources: tuple[Source, ...], cost: CostModel, batch: Batch
+    op: Operator,
+    machine: Machine,
+    sources: tuple[Source, ...],
+    cost: CostModel,
+    batch: Batch,
+    undecided: Open = DECIDED,
 ) -> Costs:
-    """The costs of every plan of `batch`, all assumed legal."""
+    """The costs of every plan of `batch`, all assumed legal; lower bounds of what is undecided."""
     n = batch.size
     g = Geometry.of(op, batch)
-    cores = np.ones(n, dtype=np.int64)
-    for d in range(len(op.dims)):
-        cores = cores * batch.grid[d]
-    factor = np.where(cores > chip.cores_per_chip, chip.network.exchange_span_factor, 1.0)
-    phases = [np.zeros(n, dtype=np.int64) for _ in range(PHASES)]
+    m = _memory(g, sources, undecided)
+    factor = np.where(g.cores > machine.cores_per_chip, machine.span_factor, 1.0)
+    split = g.ways > 1
+    tiles = _columns(g.block, n)
+    if not op.stats:
+        local = np.zeros(n)
+    elif undecided.rings:
+        local = cost.floor_cycles(op, tiles)
+    else:
+        local = cost.tile_cycles(op, tiles)
+    ring_total, compute, cycles = _ring(g, machine, cost, local, m.ring_bytes, factor)
+    exchange = ring_total
+    for moved in (m.distribution, m.reduction):
+        if moved is not None:
+            phase = cost.exchange_cycles(moved, moved) * factor + 2.0 * machine.sync_cycles
+            cycles = cycles + np.where(moved > 0, phase, 0.0)
+            exchange = exchange + moved
+    after = cost.apply_cycles(op, _columns(_apply_box(g), n))
+    if m.merged_elements is not None:
+        combined = cost.combine_cycles(op, g.ways, m.merged_elements)
+        after = after + np.where(split, combined, 0.0)
+    return Costs(
+        execute_bytes=m.peak,
+        preload_bytes=m.preload,
+        exchange_bytes=exchange,
+        execute_cycles=cycles + after,
+        compute_cycles=compute + after,
+        landing_bytes=m.preload * g.cores,
+    )
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Bytes of a batch: the peak over the phases, preloads, and what moves."""
+
+    peak: np.ndarray
+    preload: np.ndarray
+    ring_bytes: dict[int, np.ndarray]
+    distribution: np.ndarray | None
+    reduction: np.ndarray | None
+    merged_elements: np.ndarray | None
+
+
+def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memory:
+    op, batch, n = g.op, g.batch, g.batch.size
+    phases: list[np.ndarray] = [np.zeros(n, dtype=np.int64) for _ in range(PHASES)]
     preload = np.zeros(n, dtype=np.int64)
-    distribution = np.zeros(n, dtype=np.int64)
+    distribution: np.ndarray | None = None
     ring_bytes: dict[int, np.ndarray] = {}
     for v, access in enumerate(op.operands):
-        held = aligned(g.held(v) * itemsize(access.dtype))
+        size = itemsize(access.dtype)
+        elements = g.held(v)
+        if v in undecided.rings:
+            elements = ceil_div(elements, g.sharing(v))
+        held = aligned(elements * size)
         last = ExecPhase.TILE if access.phase is Phase.LOCAL else ExecPhase.APPLY
-        if sources[v] is Source.HBM:
-            ratios = [q for (u, _), q in batch.ratio.items() if u == v]
-            if ratios:
-                cut = prod(ratios) > 1
-                piece = np.where(cut, aligned(g.piece(v) * itemsize(access.dtype)), held)
-                preload += piece
-                _live(phases, piece, ExecPhase.GATHER, ExecPhase.DISTRIBUTE)
-                _live(phases, held, ExecPhase.TILE, last)
-                # What is distributed at once has both states live in the distribution phase.
-                phases[ExecPhase.DISTRIBUTE] += np.where(cut, held, 0)
-                distribution += np.where(cut, np.minimum((prod(ratios) - 1) * piece, held), 0)
-            else:
-                preload += held
-                _live(phases, held, ExecPhase.GATHER, last)
+        ratios = [q for (u, _), q in batch.ratio.items() if u == v]
+        if sources[v] is Source.HBM and v in undecided.cuts:
+            least = held if v in undecided.rings else aligned(_least_piece(g, v) * size)
+            preload += np.minimum(held, least)
+            _live(phases, held, ExecPhase.TILE, last)
+        elif sources[v] is Source.HBM and ratios:
+            q = prod(ratios)
+            cut = q > 1
+            piece = np.where(cut, aligned(g.piece(v) * size), held)
+            preload += piece
+            _live(phases, piece, ExecPhase.GATHER, ExecPhase.DISTRIBUTE)
+            # Both states are live while one is turned into the other.
+            phases[ExecPhase.DISTRIBUTE] += np.where(cut, held, 0)
+            _live(phases, held, ExecPhase.TILE, last)
+            moved = held
+            if access.phase is not Phase.APPLY:
+                moved = np.minimum((q - 1) * piece, held)
+            moved = np.where(cut, moved, 0)
+            distribution = moved if distribution is None else distribution + moved
         else:
+            if sources[v] is Source.HBM:
+                preload += held
             _live(phases, held, ExecPhase.GATHER, last)
         landing: Column = 0
         for (u, d), x in batch.execute.items():
             if u == v:
                 slab = np.where(x > 1, aligned(ceil_div(held, g.window(v, d))), 0)
-                ring_bytes[d] = ring_bytes.get(d, 0) + slab
+                ring_bytes[d] = ring_bytes[d] + slab if d in ring_bytes else slab
                 landing = np.maximum(landing, slab)
-        phases[ExecPhase.TILE] += landing
-    split = g.ways > 1
-    gathered_elements = np.zeros(n, dtype=np.int64)
-    reduction = np.zeros(n, dtype=np.int64)
-    for i, stat in enumerate(op.stats):
-        size = aligned(g.statistic(i, scatter=False) * itemsize(stat.dtype))
-        _live(phases, size, ExecPhase.TILE, ExecPhase.EXCHANGE)
-        phases[ExecPhase.COMBINE] += np.where(split, 0, size)
-        phases[ExecPhase.APPLY] += np.where(split, 0, size)
-        elements = g.statistic(i, scatter=True)
-        gathered_elements += elements
-        gathered = np.where(split, aligned(elements * g.ways * itemsize(stat.dtype)), 0)
-        merged = np.where(split, aligned(elements * itemsize(stat.dtype)), 0)
-        _live(phases, gathered, ExecPhase.EXCHANGE, ExecPhase.COMBINE)
-        _live(phases, merged, ExecPhase.COMBINE, ExecPhase.APPLY)
-        reduction += np.where(split, elements * (g.ways - 1) * itemsize(stat.dtype), 0)
+        if not undecided.rings:  # a finer ring of another operand would shrink what lands
+            phases[ExecPhase.TILE] += landing
+    reduction, merged_elements = _statistics(g, phases)
     for r in op.results:
         phases[ExecPhase.APPLY] += aligned(g.result(r) * itemsize(r.dtype))
     peak = phases[0]
     for phase in phases[1:]:
         peak = np.maximum(peak, phase)
+    return _Memory(peak, preload, ring_bytes, distribution, reduction, merged_elements)
 
-    sync = 2.0 * chip.sync_cycles
-    tiles = _columns(g.block, n)
-    local = cost.tile_cycles(op, tiles) if op.stats else np.zeros(n)
-    ring_total, compute, ring_cycles = _ring(g, chip, cost, local, ring_bytes, factor)
-    spread = cost.exchange_cycles(distribution, distribution) * factor
-    spread += np.where(distribution > 0, sync, 0.0)
-    merge = cost.exchange_cycles(reduction, reduction) * factor + np.where(split, sync, 0.0)
-    combine = np.zeros(n)
-    if op.stats and split.any():
-        combine = np.where(split, cost.combine_cycles(op, g.ways, gathered_elements), 0.0)
-    apply = cost.apply_cycles(op, _columns(_apply_box(g), n))
-    return Costs(
-        execute_bytes=peak,
-        preload_bytes=preload,
-        exchange_bytes=ring_total + distribution + reduction,
-        execute_cycles=spread + ring_cycles + merge + combine + apply,
-        compute_cycles=compute + combine + apply,
-    )
+
+def _least_piece(g: Geometry, v: int) -> Column:
+    """A lower bound of the elements of operand v's preload-state however it is cut."""
+    cut: Column = g.sharing(v)
+    for (u, _), x in g.batch.execute.items():
+        if u == v:
+            cut = cut // x
+    return ceil_div(g.held(v), np.maximum(cut, 1))
+
+
+def _statistics(
+    g: Geometry, phases: list[np.ndarray]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Adds the statistics' buffers to `phases`; (bytes a reduction brings into a core, elements
+    that it merges), None where no row splits one."""
+    split = g.ways > 1
+    any_split = bool(split.any())
+    reduction = np.zeros(g.batch.size, dtype=np.int64)
+    merged = np.zeros(g.batch.size, dtype=np.int64)
+    for i, stat in enumerate(g.op.stats):
+        item = itemsize(stat.dtype)
+        size = aligned(g.statistic(i, scatter=False) * item)
+        _live(phases, size, ExecPhase.TILE, ExecPhase.EXCHANGE)
+        if not any_split:
+            _live(phases, size, ExecPhase.COMBINE, ExecPhase.APPLY)
+            continue
+        elements = g.statistic(i, scatter=True)
+        merged += elements
+        gathered = aligned(elements * g.ways * item)
+        phases[ExecPhase.EXCHANGE] += np.where(split, gathered, 0)
+        own = aligned(elements * item)
+        phases[ExecPhase.COMBINE] += np.where(split, gathered + own, size)
+        phases[ExecPhase.APPLY] += np.where(split, own, size)
+        reduction += elements * (g.ways - 1) * item
+    return (reduction, merged) if any_split else (None, None)
 
 
 def _live(phases: list[np.ndarray], size: Column, first: int, last: int) -> None:
@@ -298,7 +412,7 @@ def _apply_box(g: Geometry) -> list[Column]:
 
 def _ring(
     g: Geometry,
-    chip: Chip,
+    machine: Machine,
     cost: CostModel,
     local: np.ndarray,
     ring_bytes: dict[int, np.ndarray],
@@ -325,10 +439,10 @@ def _ring(
         count = outer * (step - 1)
         total += count * size
         shift = cost.shift_cycles(size) * factor
-        if chip.exchange_overlaps_compute:
-            cycles += count * (np.maximum(local, shift) + chip.sync_cycles)
+        if machine.overlaps:
+            cycles += count * (np.maximum(local, shift) + machine.sync_cycles)
         else:
-            cycles += count * (local + shift + 2.0 * chip.sync_cycles)
+            cycles += count * (local + shift + 2.0 * machine.sync_cycles)
         outer = outer * step
     return total, outer * local, cycles + local
 
