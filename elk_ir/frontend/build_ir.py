@@ -40,7 +40,7 @@ from elk_ir.dialects.onnx import (
 )
 from elk_ir.dialects.weight import WeightAttr
 from elk_ir.errors import ModelError
-from elk_ir.frontend.element_types import BY_ONNX
+from elk_ir.frontend.element_types import BY_NAME, BY_ONNX
 from elk_ir.frontend.evaluate import is_splat
 from elk_ir.frontend.graph import Graph, Node, Value, ValueType, read_values, type_from_proto
 
@@ -192,12 +192,15 @@ class _Builder:
         results = [None if v is None else type_attr(v.type) for v in node.outputs]
         op_class = None if node.domain else op_classes().get(node.op_type)
         if op_class is None:
-            if node.subgraphs:
-                raise ModelError(
-                    "graph attributes of foreign operators are not supported", where=node.name
-                )
+            graphs = {name: self._region(graph) for name, graph in node.subgraphs.items()}
             return CustomOp.make(
-                node.domain, node.op_type, operands, results, attributes, location=location
+                node.domain,
+                node.op_type,
+                operands,
+                results,
+                attributes,
+                graphs,
+                location=location,
             )
         regions = [
             self._region(node.subgraphs[name]) if name in node.subgraphs else Region()
@@ -270,10 +273,14 @@ def attribute_attr(attribute: AttributeProto) -> Attribute:
             )
 
 
-def tensor_attr(attribute: AttributeProto) -> DenseIntOrFPElementsAttr:
-    """A tensor attribute (a fill value) as `dense`."""
+def tensor_attr(attribute: AttributeProto) -> DenseIntOrFPElementsAttr | DictionaryAttr:
+    """A tensor attribute (a fill value) as `dense`, one of strings as `{shape, strings}`."""
     from onnx import numpy_helper
 
+    if attribute.t.data_type == BY_NAME["string"].onnx:
+        strings = ArrayAttr(StringAttr(_text(s)) for s in attribute.t.string_data)
+        shape = DenseArrayBase.from_list(i64, list(attribute.t.dims))
+        return DictionaryAttr({"shape": shape, "strings": strings})
     try:
         return dense_from_array(numpy_helper.to_array(attribute.t))
     except (KeyError, ValueError, TypeError) as error:

@@ -11,6 +11,7 @@ import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
+    DictionaryAttr,
     IntegerAttr,
     ModuleOp,
     StringAttr,
@@ -212,6 +213,9 @@ class _Exporter:
         self.sources[next(o for o in node.output if o)] = op
         if custom:
             entries: Iterable[tuple[str, Attribute]] = op.op_attributes.data.items()
+            graphs = () if op.graph_names is None else op.graph_names.data
+            for label, region in zip(graphs, op.graphs, strict=True):
+                node.attribute.append(self._graph(label.data, region.block))
         else:
             known = op.SIGNATURE.attributes
             entries = [(k, v) for k, v in op.properties.items() if k in known]
@@ -271,6 +275,11 @@ def export_attribute(name: str, attr: Attribute) -> AttributeProto:
         return helper.make_attribute(name, _tensor(array_from_dense(attr), ""))
     if isinstance(attr, TensorType | UnrankedTensorType | SequenceType | OptionalType | MapType):
         return helper.make_attribute(name, type_proto(attr))
+    if isinstance(attr, DictionaryAttr) and set(attr.data) == {"shape", "strings"}:
+        strings = np.array(python_value(attr.data["strings"]), dtype=object)
+        return helper.make_attribute(
+            name, _tensor(strings.reshape(python_value(attr.data["shape"])), "")
+        )
     value = python_value(attr)
     if isinstance(value, tuple) and not value:
         strings = isinstance(attr, ArrayAttr)

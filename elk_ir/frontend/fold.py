@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from elk_ir.frontend.simplify import integer_weight_bytes, rewritten_weights, un
 from elk_ir.frontend.weights import WeightRef
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 Scope = MutableMapping[str, Value]
 
@@ -116,7 +117,7 @@ class Folder:
         if graphs:
             self._add_with_subgraphs(node, graphs, scope, nodes)
         elif node.domain:
-            self._add_custom(node, scope, nodes)
+            self.emit(node, self.custom_types(node), scope, nodes)
         else:
             self._add_operator(node, scope, nodes)
 
@@ -182,14 +183,20 @@ class Folder:
         again = self._infer(whole)
         return again if again.arrays is not None else found
 
-    def _add_custom(self, node: Node, scope: Scope, nodes: list[Node]) -> None:
-        if node.domain == UNKNOWN_DOMAIN:
-            node.domain = ""
+    def custom_types(self, node: Node) -> list[ValueType | None]:
+        """Types of a foreign operator's results: by our rules, by ONNX's own schema (ai.onnx.ml),
+        or as the model declares them."""
         types = infer_custom(node)
+        if None in types and not node.subgraphs:
+            try:
+                inferred = infer_types(node, self.opset)
+            except ModelError:
+                inferred = []  # no schema knows it
+            types = [t or i for t, i in zip_longest(types, inferred)]
         for i, value in enumerate(node.outputs):
             if value is not None and types[i] is None:
                 types[i] = self.declared.get(value.name)
-        self.emit(node, types, scope, nodes)
+        return types
 
     def _add_with_subgraphs(
         self, node: Node, graphs: Mapping[str, GraphProto], scope: Scope, nodes: list[Node]
@@ -225,6 +232,8 @@ class Folder:
             value.type = type_
             value.key = type_
             scope[value.name] = value
+        if node.domain == UNKNOWN_DOMAIN:
+            node.domain = ""
         nodes.append(node)
 
 
@@ -281,12 +290,14 @@ def dense_of_sparse(sparse: object) -> np.ndarray:
     return dense
 
 
-def declared_types(proto: GraphProto, bound: Mapping[str, int]) -> dict[str, ValueType]:
-    """Types the model states for its values, symbolic dimensions replaced where they are bound."""
+def declared_types(
+    infos: Iterable[ValueInfoProto], bound: Mapping[str, int]
+) -> dict[str, ValueType]:
+    """Types a model states for values, symbolic dimensions replaced where they are bound."""
     from elk_ir.frontend.dims import evaluate
 
     types: dict[str, ValueType] = {}
-    for info in (*proto.value_info, *proto.output):
+    for info in infos:
         type_ = type_from_proto(info.type)
         if type_.shape is not None:
             shape = list(type_.shape)

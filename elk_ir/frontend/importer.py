@@ -99,7 +99,9 @@ def fold_model(
         except ModelError:
             return None  # folding does without weights that are not there
 
-    folder = Folder(loaded.opset, load, loaded.node_index, lambda: declared_types(proto, bound))
+    folder = Folder(
+        loaded.opset, load, loaded.node_index, lambda: declared_types(loaded.declared, bound)
+    )
     graph = folder.main_graph(proto, types, loaded.weights)
     graph.dims = {
         label: tuple(d if isinstance(d, str) else "" for d in declared)

@@ -18,7 +18,7 @@ from elk_ir.errors import ModelError
 from elk_ir.frontend.graph import Node, ValueType, type_from_proto, type_to_proto
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TypeProto
+    from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto
     from onnx.defs import OpSchema
 
 # Constants up to this many elements are handed to ONNX's inference functions.
@@ -26,12 +26,12 @@ DATA_ELEMENTS = 1024
 
 
 @cache
-def schema_of(op_type: str, opset: int) -> OpSchema | None:
-    """The schema of a default-domain operator at an opset, None if there is none."""
+def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema | None:
+    """The schema of an operator (at an opset of the default domain), None if there is none."""
     from onnx.defs import SchemaError, get_schema
 
     try:
-        return get_schema(op_type, opset, "")
+        return get_schema(op_type, domain) if domain else get_schema(op_type, opset, "")
     except SchemaError:
         return None
 
@@ -48,20 +48,20 @@ def node_to_proto(node: Node) -> NodeProto:
 
 
 def infer_types(node: Node, opset: int) -> list[ValueType | None]:
-    """Types of a default-domain node's results; None for one that inference does not reach.
+    """Types of a node's results; None for one that inference does not reach.
 
     Raises ModelError with ONNX's reason when the operands do not fit the operator.
     """
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
     from onnx.checker import ValidationError
-    from onnx.shape_inference import InferenceError, infer_node_outputs
+    from onnx.shape_inference import InferenceError
 
-    schema = schema_of(node.op_type, opset)
+    schema = schema_of(node.op_type, opset, node.domain)
     if schema is None:
         raise ModelError(f"operator {node.op_type} is not part of opset {opset}", where=node.name)
     proto = node_to_proto(node)
     types: dict[str, TypeProto] = {}
-    data = {}
+    data: dict[str, TensorProto] = {}
     for i, value in enumerate(node.inputs):
         if value is None:
             continue
@@ -69,29 +69,62 @@ def infer_types(node: Node, opset: int) -> list[ValueType | None]:
         array = value.const
         if array is not None and array.size <= DATA_ELEMENTS and array.dtype != object:
             data[f"i{i}"] = numpy_helper.from_array(np.array(array, order="C"), f"i{i}")
-    imports = [helper.make_opsetid("", opset)]
+    failures = (InferenceError, ValidationError, RuntimeError, ValueError)
     try:
-        if schema.has_type_and_shape_inference_function:
-            try:
-                found = infer_node_outputs(schema, proto, types, data, opset_imports=imports)
-            except ValidationError:
-                # It checks what it inferred against the schema, and is wrong about element types
-                # (see `_by_type_variable`); inference of whole models does not check.
-                found = _infer_as_model(proto, types, data, opset)
-        else:
-            found = _infer_as_model(proto, types, data, opset)
-    except (InferenceError, RuntimeError, ValueError) as error:
-        raise ModelError(
-            f"{node.op_type} does not fit its operands: {_reason(error)}",
-            where=node.name,
-            details=[f"operand {i}: {v.type}" for i, v in enumerate(node.inputs) if v is not None],
-        ) from None
+        found = _infer(schema, proto, types, data, opset)
+    except failures as error:
+        try:
+            # What inference refuses may be a constant's form that run times take (a Range from a
+            # tensor of one element), so once more without the constants.
+            found = _infer(schema, proto, types, {}, opset) if data else None
+        except failures:
+            found = None
+        if found is None:
+            raise ModelError(
+                f"{node.op_type} does not fit its operands: {_reason(error)}",
+                where=node.name,
+                details=[
+                    f"operand {i}: {v.type}" for i, v in enumerate(node.inputs) if v is not None
+                ],
+            ) from None
     result = [type_from_proto(found[name]) if name in found else None for name in proto.output]
     return _by_type_variable(node, schema, result)
 
 
+def _imports(proto: NodeProto, opset: int) -> list[OperatorSetIdProto]:
+    from onnx import helper
+    from onnx.defs import get_schema
+
+    imports = [helper.make_opsetid("", opset)]
+    if proto.domain:
+        version = get_schema(proto.op_type, proto.domain).since_version
+        imports.append(helper.make_opsetid(proto.domain, version))
+    return imports
+
+
+def _infer(
+    schema: OpSchema,
+    proto: NodeProto,
+    types: dict[str, TypeProto],
+    data: dict[str, TensorProto],
+    opset: int,
+) -> dict[str, TypeProto]:
+    from onnx.checker import ValidationError
+    from onnx.shape_inference import infer_node_outputs
+
+    if not schema.has_type_and_shape_inference_function:
+        return _infer_as_model(proto, types, data, opset)
+    imports = _imports(proto, opset)
+    try:
+        return infer_node_outputs(schema, proto, types, data, opset_imports=imports)
+    except ValidationError:
+        # It checks what it inferred against the schema, and is wrong about element types
+        # (see `_by_type_variable`); inference of whole models does not check.
+        return _infer_as_model(proto, types, data, opset)
+
+
 def _infer_as_model(
-    proto: NodeProto, types: dict[str, TypeProto], data: dict, opset: int
+    proto: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """Infer as a model of one node, which expands an operator that only has a function body."""
     from onnx import helper, shape_inference
@@ -99,7 +132,7 @@ def _infer_as_model(
     inputs = [helper.make_value_info(name, t) for name, t in types.items() if name not in data]
     outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]
     graph = helper.make_graph([proto], "node", inputs, outputs, initializer=list(data.values()))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(graph, opset_imports=_imports(proto, opset))
     done = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     return {o.name: o.type for o in done.graph.output if o.type.WhichOneof("value")}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from elk_ir.frontend.weights import (
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 # Operators are lowered from this opset; newer models keep their own.
 TARGET_OPSET = 23
@@ -41,7 +42,8 @@ UNKNOWN_DOMAIN = "elk.unknown"
 @dataclass
 class LoadedModel:
     """A checked model. `weights` are the initializers that are not in `proto`, by name;
-    `buffers` the bytes of a model that was not read from a file; `base_dir` its folder."""
+    `node_index` the position of each named node, `declared` the stated types of foreign operators'
+    results, `buffers` the bytes of a model that was not read from a file; `base_dir` its folder."""
 
     proto: ModelProto
     name: str
@@ -49,6 +51,7 @@ class LoadedModel:
     opset: int
     weights: dict[str, WeightRef]
     node_index: dict[str, int]
+    declared: list[ValueInfoProto]
     buffers: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -77,8 +80,9 @@ def load_model(source: Path | str | bytes, *, name: str | None = None) -> Loaded
     weights = _extract_weights(proto.graph, _External(base_dir, buffers))
     set_apart_unknown_operators(proto.graph)
     _check(proto, label)
+    declared = _foreign_results(proto.graph)
     proto, opset = _lift(proto, label)
-    return LoadedModel(proto, label, base_dir, opset, weights, node_index, buffers)
+    return LoadedModel(proto, label, base_dir, opset, weights, node_index, declared, buffers)
 
 
 def _parse(data: bytes, label: str) -> ModelProto:
@@ -383,28 +387,24 @@ def set_apart_unknown_operators(graph: GraphProto) -> None:
                 set_apart_unknown_operators(attribute.g)
 
 
+@cache
 def known_operators() -> frozenset[str]:
     """Names that any opset of the default domain defines."""
     from onnx.defs import get_all_schemas_with_history
 
-    global _KNOWN
-    if _KNOWN is None:
-        _KNOWN = frozenset(s.name for s in get_all_schemas_with_history() if s.domain == "")
-    return _KNOWN
-
-
-_KNOWN: frozenset[str] | None = None
+    return frozenset(s.name for s in get_all_schemas_with_history() if s.domain == "")
 
 
 def _check(proto: ModelProto, label: str) -> None:
     from onnx import checker
 
     imported = {o.domain for o in proto.opset_import}
-    for domain in sorted(_domains(proto.graph) - imported):
+    used = _domains(proto.graph)
+    if "" not in imported and "" in used:
+        raise ModelError("the model names no opset of ONNX's default domain", where=label)
+    for domain in sorted(used - imported):
         entry = proto.opset_import.add()
         entry.domain, entry.version = domain, 1
-    if "" not in imported:
-        raise ModelError("the model names no opset of ONNX's default domain", where=label)
     try:
         checker.check_model(proto)
     except checker.ValidationError as error:
@@ -426,14 +426,24 @@ def _domains(graph: GraphProto) -> set[str]:
     return found
 
 
+def _foreign_results(graph: GraphProto) -> list[ValueInfoProto]:
+    """What the model states of the results of operators that ONNX cannot infer.
+
+    All other stated types are ignored: exporters leave stale ones behind.
+    """
+    wanted = {o for node in graph.node if node.domain for o in node.output}
+    infos = [i for i in (*graph.value_info, *graph.output) if i.name in wanted]
+    del graph.value_info[:]
+    return infos
+
+
 def _lift(proto: ModelProto, label: str) -> tuple[ModelProto, int]:
     from onnx import version_converter
 
-    (opset,) = (o.version for o in proto.opset_import if o.domain == "")
+    # A model without operators of the default domain may leave its opset out.
+    opset = next((o.version for o in proto.opset_import if o.domain == ""), TARGET_OPSET)
     if opset >= TARGET_OPSET:
         return proto, opset
-    # Stale shapes of inner values would take part in the conversion.
-    del proto.graph.value_info[:]
     try:
         return version_converter.convert_version(proto, TARGET_OPSET), TARGET_OPSET
     except (RuntimeError, version_converter.ConvertError) as error:

@@ -36,7 +36,11 @@ def fold_subgraphs(
         case "SequenceMap":
             return _sequence_map(folder, node, graphs["body"], scope)
         case _:
-            raise ModelError(f"{node.op_type} has a graph attribute", where=node.name)
+            # What a foreign operator hands to its graphs is what they declare.
+            for name, graph in graphs.items():
+                declared = [type_from_proto(i.type) for i in graph.input]
+                _fold(folder, node, name, graph, scope, declared)
+            return folder.custom_types(node)
 
 
 def _fold(
