@@ -6,34 +6,92 @@ a roofline of the chip's own rates (`roofline`, `northpole`).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 
 from elk_ir.chips.chip import Chip
 from elk_ir.cost import formulas
 from elk_ir.cost.model import CostModel
-from elk_ir.cost.shapes import block_elements, body_flops, itemsize, product_of, volume
+from elk_ir.cost.shapes import (
+    attention_of,
+    block_elements,
+    body_flops,
+    itemsize,
+    multiply_adds,
+    product_of,
+    volume,
+)
 from elk_ir.errors import ChipError
 from elk_ir.plan.domain import Operator, Phase
 
 _HALF = 2.0  # bytes of the fp16 elements on which the elementwise fits were measured
+_CALL = 200.0  # cycles to start a vertex without a formula of its own: the unary fit's intercept
 _MEASURED_INNER = 4096  # a k of several thousand is outside what the product fit was made on
 
 
+@dataclass(frozen=True)
+class CoreRates:
+    """What the cost of a tile or a transfer depends on, of a chip; all per cycle of its clock.
+
+    Chips that differ elsewhere (HBM, SRAM, number of cores) have equal rates, and so share cached
+    plans. `macs` are multiply-adds by type name; in and out are bytes of a core's port.
+    """
+
+    macs: tuple[tuple[str, float], ...]
+    local_bytes: float
+    in_bytes: float
+    out_bytes: float
+    latency_cycles: float
+
+    @staticmethod
+    def of(chip: Chip) -> CoreRates:
+        """The rates of one core of `chip`. A port byte of an exchange costs the chip's
+        `exchange_overhead_factor`; on a mesh the port is no faster than what the links carry when
+        all cores exchange at once (`_mesh_bytes_per_s`)."""
+        net = chip.network
+        limit = _mesh_bytes_per_s(chip)
+        scale = 1.0 / (chip.clock_hz * net.exchange_overhead_factor)
+        return CoreRates(
+            macs=tuple((name, chip.macs_per_cycle(name)) for name in _TYPES),
+            local_bytes=chip.local_bytes_per_cycle,
+            in_bytes=min(net.port_in_bytes_per_s, limit) * scale,
+            out_bytes=min(net.port_out_bytes_per_s, limit) * scale,
+            latency_cycles=net.transfer_latency_cycles,
+        )
+
+
+_TYPES = ("fp32", "fp16", "int8", "int4", "int2")
+_TYPE_OF = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "fp16",
+    "int8": "int8",
+    "uint8": "int8",
+    "int4": "int4",
+    "uint4": "int4",
+    "int2": "int2",
+    "uint2": "int2",
+}
+
+
+def _mesh_bytes_per_s(chip: Chip) -> float:
+    """What each core of a mesh can receive when all receive from cores anywhere on the chip:
+    half of the traffic crosses the middle, half of that in each direction, so
+    cores / 4 · bytes <= links across the middle. Unlimited on an all-to-all network."""
+    if chip.network.topology == "all-to-all":
+        return float("inf")
+    return 4.0 * chip.bisection_bytes_per_s / chip.cores_per_chip
+
+
+@dataclass(frozen=True)
 class Roofline:
     """The chip's own rates, nothing measured: max(multiply-adds / rate, bytes / local bandwidth).
 
     The fallback for operators without a formula, and the whole model of chips that name it.
     """
 
-    def __init__(self, chip: Chip) -> None:
-        self.chip = chip
-        net = chip.network
-        overhead = net.exchange_overhead_factor
-        self._in_bytes_per_cycle = net.port_in_bytes_per_s / chip.clock_hz / overhead
-        self._out_bytes_per_cycle = net.port_out_bytes_per_s / chip.clock_hz / overhead
-        self._latency_cycles = net.transfer_latency_cycles
+    rates: CoreRates
 
     @property
     def name(self) -> str:
@@ -43,21 +101,18 @@ class Roofline:
     # ------------------------------------------------------------------ rates
 
     def mac_rate(self, dtype: str) -> float:
-        """Multiply-adds a cycle on `dtype`; types that the matrix unit lacks run as fp32 scaled by
-        their width."""
-        try:
-            rate = self.chip.macs_per_cycle(dtype)
-        except ChipError:
-            rate = 0.0
-        if rate > 0:
-            return rate
-        fallback = self.chip.macs_per_cycle_fp32 or self.chip.macs_per_cycle_fp16
-        fallback = fallback or self.chip.macs_per_cycle_int8
-        return max(fallback, 1.0) * min(1.0, 4.0 / itemsize(dtype))
+        """Multiply-adds a cycle on `dtype` (a numpy name); types that the matrix unit lacks run as
+        fp32, or as the widest type it has, slowed by their width."""
+        macs = dict(self.rates.macs)
+        own = macs.get(_TYPE_OF.get(dtype, ""), 0.0)
+        if own > 0:
+            return own
+        widest = next((rate for _, rate in self.rates.macs if rate > 0), 1.0)
+        return widest * min(1.0, 4.0 / itemsize(dtype))
 
     def dot_rate(self, dtype: str) -> float:
         """Multiply-adds a cycle when both factors stream from local memory."""
-        return self.chip.local_bytes_per_cycle / (2.0 * itemsize(dtype))
+        return self.rates.local_bytes / (2.0 * itemsize(dtype))
 
     # ------------------------------------------------------------------ phases
 
@@ -72,13 +127,16 @@ class Roofline:
         )
         for stat in op.stats:
             moved = moved + volume(tiles, stat.dims) * itemsize(stat.dtype)
-        points = volume(tiles, tuple(range(len(op.dims))))
-        macs = points * max(1.0, op.flops_per_point / 2.0)
+        macs = multiply_adds(op, tiles)
         rate = min(
             (self.mac_rate(a.dtype) for a in op.operands if a.phase is not Phase.APPLY),
             default=1.0,
         )
-        return np.maximum(macs / rate, moved / self.chip.local_bytes_per_cycle)
+        return np.maximum(macs / rate, moved / self.rates.local_bytes)
+
+    def floor_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """The model is linear in multiply-adds and bytes, so cutting a tile never pays."""
+        return self.tile_cycles(op, tiles)
 
     def apply_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
         """The apply phase, in cycles: bytes in and out, or scalar operations."""
@@ -92,13 +150,13 @@ class Roofline:
             moved += block_elements(r, tiles) * itemsize(r.dtype)
         points = volume(tiles, op.result_dims)
         flops = max(1.0, _apply_flops(op))
-        rate = max(1.0, self.chip.local_bytes_per_cycle / 4.0)
-        return np.maximum(moved / self.chip.local_bytes_per_cycle, points * flops / rate)
+        rate = max(1.0, self.rates.local_bytes / 4.0)
+        return np.maximum(moved / self.rates.local_bytes, points * flops / rate)
 
     def combine_cycles(self, op: Operator, ways: np.ndarray, elements: np.ndarray) -> np.ndarray:
         """Merging `ways` partials of `elements` values, in cycles."""
         size = max((itemsize(s.dtype) for s in op.stats), default=4)
-        return (ways + 1.0) * elements * size / self.chip.local_bytes_per_cycle
+        return (ways + 1.0) * elements * size / self.rates.local_bytes
 
     # ------------------------------------------------------------------ transfers
 
@@ -110,25 +168,26 @@ class Roofline:
         """max(in / B_in, out / B_out) plus the network's latency, in cycles without syncs; 0
         where nothing moves."""
         busy = np.maximum(
-            np.asarray(bytes_in, dtype=np.float64) / self._in_bytes_per_cycle,
-            np.asarray(bytes_out, dtype=np.float64) / self._out_bytes_per_cycle,
+            np.asarray(bytes_in, dtype=np.float64) / self.rates.in_bytes,
+            np.asarray(bytes_out, dtype=np.float64) / self.rates.out_bytes,
         )
-        return np.where(busy > 0, busy + self._latency_cycles, 0.0)
+        return np.where(busy > 0, busy + self.rates.latency_cycles, 0.0)
 
     def copy_cycles(self, size_bytes: np.ndarray) -> np.ndarray:
         """A copy reads and writes every byte through the local port."""
         moved = np.asarray(size_bytes, dtype=np.float64)
-        return 2.0 * moved / self.chip.local_bytes_per_cycle
+        return 2.0 * moved / self.rates.local_bytes
 
     def fill_cycles(self, size_bytes: np.ndarray) -> np.ndarray:
         """A fill writes every byte once."""
-        return np.asarray(size_bytes, dtype=np.float64) / self.chip.local_bytes_per_cycle
+        return np.asarray(size_bytes, dtype=np.float64) / self.rates.local_bytes
 
     def flags(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
         """Nothing here is measured, so nothing is outside a measured range."""
         return np.zeros(tiles.shape[0], dtype=bool)
 
 
+@dataclass(frozen=True)
 class IpuFormulas(Roofline):
     """Published tile formulas of the IPU MK2, the roofline for what has none."""
 
@@ -144,75 +203,78 @@ class IpuFormulas(Roofline):
 
     def tile_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
         """The local phase on one sub-tile each, in cycles, by the operator's kind."""
+        return self._local(op, tiles, formulas.MEASURED)
+
+    def floor_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """The same with formulas that never gain from cutting a tile: either orientation of a
+        product, and reductions without alignment."""
+        return self._local(op, tiles, formulas.FLOORS)
+
+    def _local(self, op: Operator, tiles: np.ndarray, fits: formulas.Fits) -> np.ndarray:
         if not op.stats:
             return np.zeros(tiles.shape[0])
         match op.kind:
-            case "contract" if product_of(op) is not None:
-                return self._contract(op, tiles)
+            case "contract" if (product := product_of(op)) is not None:
+                b, m = volume(tiles, product.batch), volume(tiles, product.rows)
+                n, k = volume(tiles, product.cols), volume(tiles, product.inner)
+                dtype = op.operands[product.right].dtype
+                return self._product(b, m, n, k, dtype, fits)
             case "attention":
-                return self._attention(op, tiles)
+                return self._attention(op, tiles, fits)
             case "reduce" | "softmax" | "normalize":
-                return self._statistics(op, tiles)
+                return self._statistics(op, tiles, fits)
             case "gather":
                 index = volume(tiles, op.operands[1].dims)
                 total = volume(tiles, op.stats[0].dims) * itemsize(op.stats[0].dtype) / _HALF
                 return formulas.gather_cycles(total, index)
             case _:
-                return super().tile_cycles(op, tiles) + 200.0
+                return super().tile_cycles(op, tiles) + _CALL
 
-    def _contract(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
-        product = product_of(op)
-        assert product is not None
-        b, m = volume(tiles, product.batch), volume(tiles, product.rows)
-        n, k = volume(tiles, product.cols), volume(tiles, product.inner)
-        dtype = op.operands[product.right].dtype
-        return self.product_cycles(b, m, n, k, dtype)
-
-    def product_cycles(
-        self, b: np.ndarray, m: np.ndarray, n: np.ndarray, k: np.ndarray, dtype: str
+    def _product(
+        self,
+        b: np.ndarray,
+        m: np.ndarray,
+        n: np.ndarray,
+        k: np.ndarray,
+        dtype: str,
+        fits: formulas.Fits,
     ) -> np.ndarray:
         """The cheaper of matrix unit and dot products: a vector would leave 15/16 of the unit
         idle."""
-        unit = formulas.matmul_cycles(b, m, n, k, self.element_bytes(dtype))
+        unit = fits.matmul(b, m, n, k, self.element_bytes(dtype))
         dots = formulas.dot_cycles(b * m * n * k, b * m * n, self.dot_rate(dtype))
         return np.minimum(unit, dots)
 
-    def _attention(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+    def _attention(self, op: Operator, tiles: np.ndarray, fits: formulas.Fits) -> np.ndarray:
         """Q Kᵀ, the softmax statistics of its scores, and the weights times V.
 
         Scores: scale and mask as one binary pass, maximum and sum as reductions, exponential as
         a unary pass, all in the accumulator's type.
         """
-        query, key, value = (op.operands[v] for v in range(3))
-        kv = frozenset(op.reductions)
-        rows = frozenset(op.stats[0].dims)
-        out = frozenset(op.stats[2].dims)
-        head = (query.dims & key.dims) - rows
-        shared = rows & key.dims
-        b, m = volume(tiles, shared), volume(tiles, rows - shared)
-        n, k = volume(tiles, kv), volume(tiles, head)
-        columns = volume(tiles, out - rows)
+        shape = attention_of(op)
+        b, m = volume(tiles, shape.batch), volume(tiles, shape.rows)
+        n, k = volume(tiles, shape.keys), volume(tiles, shape.head)
+        columns = volume(tiles, shape.columns)
         scores = b * m * n
         wide = itemsize(op.stats[0].dtype) / _HALF
         softmax = (
             formulas.binary_cycles(scores * wide)
-            + 2.0 * formulas.reduction_cycles(b * m, n * wide)
+            + 2.0 * fits.reduction(b * m, n * wide)
             + formulas.unary_cycles(scores * wide)
         )
         return (
-            self.product_cycles(b, m, n, k, key.dtype)
+            self._product(b, m, n, k, op.operands[1].dtype, fits)
             + softmax
-            + self.product_cycles(b, m, columns, n, value.dtype)
+            + self._product(b, m, columns, n, op.operands[2].dtype, fits)
         )
 
-    def _statistics(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+    def _statistics(self, op: Operator, tiles: np.ndarray, fits: formulas.Fits) -> np.ndarray:
         """One reduction a statistic (a norm's count is free), one unary pass for squares or
         exponentials."""
         outputs = volume(tiles, op.stats[0].dims)
-        inner = set(op.operands[0].dims) - set(op.stats[0].dims)
-        length = volume(tiles, frozenset(inner))
+        length = volume(tiles, op.operands[0].dims - frozenset(op.stats[0].dims))
         wide = itemsize(op.operands[0].dtype) / _HALF
-        one = formulas.reduction_cycles(outputs, length * wide)
+        one = fits.reduction(outputs, length * wide)
         match op.kind:
             case "softmax":
                 return 2.0 * one + formulas.unary_cycles(outputs * length * wide)
@@ -271,14 +333,13 @@ def _apply_flops(op: Operator) -> float:
     return base + body_flops(body)
 
 
-@lru_cache(maxsize=64)
 def device_model(chip: Chip) -> CostModel:
     """The cost model that a chip file names. Raises ChipError for a name that does not exist."""
     match chip.cost_model:
         case "ipu-mk2":
-            return IpuFormulas(chip)
+            return IpuFormulas(CoreRates.of(chip))
         case "roofline" | "northpole":
-            return Roofline(chip)
+            return Roofline(CoreRates.of(chip))
         case other:
             raise ChipError(
                 f"cost_model = '{other}': no such cost model",

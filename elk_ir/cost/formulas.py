@@ -7,6 +7,9 @@ equal shape and give float64 arrays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 
@@ -19,18 +22,26 @@ def matmul_cycles(
     larger of the two streams through the matrix unit, unless it is 16 or less.
     Source: Elk's research code.
     """
-    m, n = np.asarray(m, dtype=np.float64), np.asarray(n, dtype=np.float64)
     # The published rule: order so that m >= n, then swap back where m <= 16.
     swap = (m < n) & (n > 16)
     streamed, stationary = np.where(swap, n, m), np.where(swap, m, n)
     back = (m > n) & (m <= 16)
     streamed, stationary = np.where(back, n, streamed), np.where(back, m, stationary)
-    e = element_bytes
-    inner = np.ceil(np.asarray(k, dtype=np.float64) / (32.0 / e))
+    return b * _oriented(streamed, stationary, k, element_bytes)
+
+
+def matmul_floor_cycles(
+    b: np.ndarray, m: np.ndarray, n: np.ndarray, k: np.ndarray, element_bytes: float
+) -> np.ndarray:
+    """The cheaper orientation of `matmul_cycles`, which no cutting into equal blocks can beat:
+    every term is a product of ceilings, or a constant."""
+    return b * np.minimum(_oriented(m, n, k, element_bytes), _oriented(n, m, k, element_bytes))
+
+
+def _oriented(streamed: np.ndarray, stationary: np.ndarray, k: np.ndarray, e: float) -> np.ndarray:
     columns = np.ceil(stationary / 16.0)
-    rows = np.ceil(streamed / 6.0)
-    one = 12.0 * e * rows * inner * columns + 514.0 * inner * columns + 113.0 * columns + 173.0
-    return np.asarray(b, dtype=np.float64) * one
+    inner = np.ceil(k * (e / 32.0)) * columns
+    return inner * (np.ceil(streamed / 6.0) * (12.0 * e) + 514.0) + (113.0 * columns + 173.0)
 
 
 def dot_cycles(macs: np.ndarray, rows: np.ndarray, rate: float) -> np.ndarray:
@@ -72,6 +83,11 @@ def reduction_cycles(outputs: np.ndarray, length: np.ndarray) -> np.ndarray:
     return np.where(w <= 480, np.minimum(295.25, 1.5 * w + 175.0), 0.25 * w + 175.0)
 
 
+def reduction_floor_cycles(outputs: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """0.25 w + 175 without alignment: below `reduction_cycles`, and cutting never gains."""
+    return 0.25 * outputs * length + 175.0
+
+
 def gather_cycles(total: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """`indices` rows of total / indices fp16 elements: 300 + ⌈total/indices/2⌉ · indices +
     indices. Source: Elk's research code."""
@@ -85,3 +101,15 @@ def slice_cycles(size_bytes: np.ndarray) -> np.ndarray:
     Source: Elk's research code (which adds one sync of 118 cycles; here the plan adds syncs).
     """
     return 0.28 * np.asarray(size_bytes, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """A set of formulas: as measured, or floors that are additive over blocks."""
+
+    matmul: Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
+    reduction: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+MEASURED = Fits(matmul_cycles, reduction_cycles)
+FLOORS = Fits(matmul_floor_cycles, reduction_floor_cycles)

@@ -27,12 +27,19 @@ class CostModel(Protocol):
         """The local phase on one sub-tile each: operand blocks to partial statistics."""
         ...
 
+    def floor_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """A lower bound of `tile_cycles` that holds for blocks too: whatever the blocks into which
+        a tile is cut along any dimensions, n · tile_cycles(⌈t / n⌉) >= floor_cycles(t). The
+        enumeration prunes with it; zeros are always right."""
+        ...
+
     def apply_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
-        """The apply phase: statistics and operands to results."""
+        """The apply phase: statistics and operands to results. Never falls as extents grow."""
         ...
 
     def combine_cycles(self, op: Operator, ways: np.ndarray, elements: np.ndarray) -> np.ndarray:
-        """Merging `ways` partials of `elements` values (summed over the statistics) on a core."""
+        """Merging `ways` partials of `elements` values (summed over the statistics) on a core.
+        Never falls as `elements` grow."""
         ...
 
     def shift_cycles(self, size_bytes: np.ndarray) -> np.ndarray:

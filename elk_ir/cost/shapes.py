@@ -51,6 +51,44 @@ def product_of(op: Operator) -> Product | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Which dimensions of attention make up its two products: for each of `batch`, `rows` queries
+    against `keys` of length `head`, then weights (rows x keys) times values (keys x columns)."""
+
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    keys: tuple[int, ...]
+    head: tuple[int, ...]
+    columns: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def attention_of(op: Operator) -> AttentionShape:
+    """The products of an attention operator (operands query, key, value, optionally a mask).
+    Queries that share keys and values (grouped heads) are rows."""
+    query, key = op.operands[0].dims, op.operands[1].dims
+    rows = frozenset(op.stats[0].dims)
+    out = frozenset(op.stats[2].dims)
+    return AttentionShape(
+        batch=tuple(sorted(rows & key)),
+        rows=tuple(sorted(rows - key)),
+        keys=op.reductions,
+        head=tuple(sorted((query & key) - rows)),
+        columns=tuple(sorted(out - rows)),
+    )
+
+
+def multiply_adds(op: Operator, tiles: np.ndarray) -> np.ndarray:
+    """Multiply-adds (or their equal in scalar operations) of the local phase: float64 (n,)."""
+    if op.kind == "attention":
+        s = attention_of(op)
+        scores = volume(tiles, s.batch) * volume(tiles, s.rows) * volume(tiles, s.keys)
+        return scores * (volume(tiles, s.head) + volume(tiles, s.columns))
+    points = volume(tiles, tuple(range(len(op.dims))))
+    return points * max(1.0, op.flops_per_point / 2.0)
+
+
 def volume(tiles: np.ndarray, dims: tuple[int, ...] | frozenset[int]) -> np.ndarray:
     """Points of the sub-tiles along `dims`: float64 (n,)."""
     result = np.ones(tiles.shape[0], dtype=np.float64)

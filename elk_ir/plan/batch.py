@@ -64,6 +64,7 @@ class Costs:
     execute_cycles: np.ndarray
     compute_cycles: np.ndarray
     landing_bytes: np.ndarray
+    cores: np.ndarray
 
     def take(self, rows: np.ndarray) -> Costs:
         """The entries at `rows`."""
@@ -81,6 +82,7 @@ COLUMNS = (
     "execute_cycles",
     "compute_cycles",
     "landing_bytes",
+    "cores",
 )
 
 
@@ -284,6 +286,7 @@ def evaluate(
         execute_cycles=cycles + after,
         compute_cycles=compute + after,
         landing_bytes=m.preload * g.cores,
+        cores=g.cores,
     )
 
 

@@ -26,8 +26,8 @@ def grid_factors(extent: int, limit: int) -> np.ndarray:
     return result
 
 
-def grids(op: Operator, cores: int) -> np.ndarray:
-    """All legal grids on `cores` cores: int64 (dims, n), in lexicographic order."""
+def grids(op: Operator, cores: int) -> tuple[np.ndarray, bool]:
+    """All legal grids on `cores` cores: int64 (dims, n), in lexicographic order; and True."""
     columns = np.ones((len(op.dims), 1), dtype=np.int64)
     used = np.ones(1, dtype=np.int64)
     for d, dim in enumerate(op.dims):
@@ -39,7 +39,7 @@ def grids(op: Operator, cores: int) -> np.ndarray:
         columns = columns[:, rows]
         columns[d] = factors[picks]
         used = used[rows] * columns[d]
-    return columns[:, _exact_results(op, columns)]
+    return columns[:, _exact_results(op, columns)], True
 
 
 def _exact_results(op: Operator, columns: np.ndarray) -> np.ndarray:
@@ -85,6 +85,13 @@ def divisors(number: int) -> tuple[int, ...]:
     """Divisors in ascending order."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return tuple(sorted({*small, *(number // i for i in small)}))
+
+
+def factorisation_count(numbers: np.ndarray, parts: int) -> np.ndarray:
+    """How many rows `factorisations` has for each number: int64."""
+    values, inverse = np.unique(numbers, return_inverse=True)
+    lengths = [factorisations(int(v), parts).shape[0] for v in values]
+    return np.asarray(lengths, dtype=np.int64)[inverse]
 
 
 def expand_factors(

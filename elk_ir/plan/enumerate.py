@@ -1,4 +1,11 @@
-"""All partition plans of an operator, reduced to those worth knowing: the front (docs/plans.md)."""
+"""All partition plans of an operator, reduced to those worth knowing: the front (docs/plans.md).
+
+The space is grid x (execute-state and preload-state factors of every operand and dimension) x
+what a split reduction leaves. It is searched by branch and bound: all grids, then operand by
+operand the rings, then operand by operand the cuts of preloads, each level bounded from below
+over everything that may follow and dropped where known plans are as good in every objective.
+Nothing that belongs on the front is lost.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +18,16 @@ import numpy as np
 
 from elk_ir.chips.chip import Chip
 from elk_ir.cost.model import CostModel
-from elk_ir.numerics.body import dtype_of
-from elk_ir.plan.batch import Batch, Costs, concatenate_costs, evaluate, plan_at
+from elk_ir.cost.shapes import itemsize
+from elk_ir.plan.batch import Machine, plan_at
 from elk_ir.plan.buffers import Source
-from elk_ir.plan.candidates import cuttable, expand_factors, grids, rotatable
 from elk_ir.plan.domain import Operator
-from elk_ir.plan.pareto import pareto_mask
-from elk_ir.plan.plan import Plan, Reduce, scatter_candidates
+from elk_ir.plan.pareto import spread
+from elk_ir.plan.plan import Plan, Reduce
+from elk_ir.plan.search import Found, search
+
+KEEP = 1024
+"""Plans kept of a front, unless asked otherwise."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,8 @@ class PlanFront:
     what other operators preload. preload_bytes: held in preload-state before, which is also what
     a preload brings into each core. exchange_bytes: rings, distribution and reduction into a core.
     landing_bytes: what preloads bring into all cores together (copies x bytes). hbm_bytes: read
-    from HBM, each byte once, the same for all plans. `considered`: plans evaluated.
+    from HBM, each byte once, the same for all plans. considered: plans evaluated or bounded;
+    complete: whether every grid was, and no plan was left out by `keep`.
     """
 
     op: Operator
@@ -41,16 +52,17 @@ class PlanFront:
     cores: np.ndarray
     hbm_bytes: int
     considered: int
-    _batches: tuple[Batch, ...]
-    _batch: np.ndarray
-    _row: np.ndarray
+    complete: bool
+    _found: Found
+    _rows: np.ndarray
 
     def __len__(self) -> int:
         return self.execute_bytes.shape[0]
 
     def plan(self, i: int) -> Plan:
         """The exact plan of entry i."""
-        return plan_at(self.op, self._batches[int(self._batch[i])], int(self._row[i]))
+        batch, row = self._found.locate(int(self._rows[i]))
+        return plan_at(self.op, batch, row)
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.plan(i) for i in range(len(self)))
@@ -63,135 +75,66 @@ def enumerate_plans(
     cost: CostModel,
     *,
     budget_bytes: int | None = None,
-    keep: int = 4096,
+    keep: int = KEEP,
+    reduce: Reduce | None = None,
 ) -> PlanFront:
     """The front of `op` on `chip`: plans that execute within `budget_bytes` a core (default: what
-    the chip has), at most `keep` of them; empty when none fits."""
+    the chip has), at most `keep` of them; empty when none fits.
+
+    `sources` says for each operand whether it is preloaded from HBM or resident. `reduce` fixes
+    where split reductions leave their results. Cached by operator, sources and what the costs
+    depend on of the chip.
+    """
     budget = chip.usable_sram_per_core_bytes if budget_bytes is None else budget_bytes
-    return _front(op, chip, tuple(sources), cost, budget, keep)
+    return _front(op, Machine.of(chip), tuple(sources), cost, budget, keep, reduce)
 
 
 def smallest_plan(
     op: Operator, chip: Chip, sources: tuple[Source, ...], cost: CostModel
 ) -> tuple[Plan, int]:
-    """The plan with the least peak bytes a core, and those bytes, whatever the chip has."""
-    front = _front(op, chip, tuple(sources), cost, 2**62, 2**31)
-    best = int(np.lexsort((front.execute_cycles, front.execute_bytes))[0])
-    return front.plan(best), int(front.execute_bytes[best])
+    """The plan with the least peak bytes a core (the fastest of those), and these bytes, whatever
+    the chip has: for the message of an operator that fits in no plan."""
+    objectives = ("execute_bytes", "execute_cycles")
+    found = search(op, Machine.of(chip), tuple(sources), cost, None, objectives, None)
+    best = int(np.lexsort((found.costs.execute_cycles, found.costs.execute_bytes))[0])
+    batch, row = found.locate(best)
+    return plan_at(op, batch, row), int(found.costs.execute_bytes[best])
 
 
 @lru_cache(maxsize=512)
 def _front(
     op: Operator,
-    chip: Chip,
+    machine: Machine,
     sources: tuple[Source, ...],
     cost: CostModel,
     budget: int,
     keep: int,
+    reduce: Reduce | None,
 ) -> PlanFront:
-    batches: list[Batch] = []
-    costs: list[Costs] = []
-    considered = 0
-    for batch in _base(op, chip):
-        for wide in (batch, *_variants(op, sources, batch)):
-            found = evaluate(op, chip, sources, cost, wide)
-            considered += wide.size
-            rows = np.flatnonzero(found.execute_bytes <= budget)
-            rows = rows[pareto_mask(found.take(rows).table())]
-            batches.append(wide.take(rows))
-            costs.append(found.take(rows))
-    return _collect(op, sources, batches, costs, considered, keep)
-
-
-def _collect(
-    op: Operator,
-    sources: tuple[Source, ...],
-    batches: list[Batch],
-    costs: list[Costs],
-    considered: int,
-    keep: int,
-) -> PlanFront:
-    """The front over all batches, fastest plan first."""
-    table = concatenate_costs(costs)
-    owner = np.concatenate([np.full(b.size, i) for i, b in enumerate(batches)])
-    row = np.concatenate([np.arange(b.size) for b in batches])
-    cores = np.concatenate([b.grid.prod(axis=0) for b in batches])
-    best = np.flatnonzero(pareto_mask(table.table()))
-    best = best[np.lexsort((best, *table.take(best).table().T[::-1]))][:keep]
-    table = table.take(best)
-    unique_bytes = sum(
-        prod(a.shape) * dtype_of(a.dtype).itemsize
-        for a, s in zip(op.operands, sources, strict=True)
-        if s is Source.HBM
-    )
+    objectives = ["execute_cycles", "execute_bytes", "exchange_bytes", "preload_bytes"]
+    if machine.landing_counts:
+        objectives.append("landing_bytes")
+    found = search(op, machine, sources, cost, budget, tuple(objectives), reduce)
+    table = found.costs.table(tuple(objectives))
+    order = np.lexsort(table[::-1])
+    rows = order[spread(table[:, order], keep)]
+    costs = found.costs.take(rows)
     return PlanFront(
         op=op,
-        execute_bytes=table.execute_bytes,
-        preload_bytes=table.preload_bytes,
-        exchange_bytes=table.exchange_bytes,
-        execute_cycles=table.execute_cycles,
-        compute_cycles=table.compute_cycles,
-        landing_bytes=table.preload_bytes * cores[best],
-        cores=cores[best],
-        hbm_bytes=unique_bytes,
-        considered=considered,
-        _batches=tuple(batches),
-        _batch=owner[best],
-        _row=row[best],
-    )
-
-
-def _base(op: Operator, chip: Chip) -> Iterator[Batch]:
-    """All grids, with every way to leave a split reduction."""
-    grid = grids(op, chip.cores)
-    split = np.ones(grid.shape[1], dtype=bool)
-    split &= grid[list(op.reductions)].prod(axis=0) > 1
-    if not split.all():
-        yield Batch(grid[:, ~split])
-    if not split.any():
-        return
-    candidates = [] if op.broadcasts_back else scatter_candidates(op)
-    for d in candidates:
-        yield Batch(grid[:, split], scatter_dim=d)
-    if not candidates:
-        yield Batch(grid[:, split], reduce=Reduce.ALL)
-
-
-def _shared(op: Operator, v: int, batch: Batch) -> np.ndarray:
-    """S_v: cores that need the same slice of operand v."""
-    dims = [d for d in range(len(op.dims)) if d not in op.operands[v].dims]
-    return batch.grid[dims].prod(axis=0)
-
-
-def _variants(op: Operator, sources: tuple[Source, ...], batch: Batch) -> Iterator[Batch]:
-    """Rings of one operand along one axis, and preloads cut along one axis."""
-    for v in range(len(op.operands)):
-        shared = _shared(op, v, batch)
-        for d in cuttable(op, v):
-            tile = -(-op.extents[d] // batch.grid[d])
-            if (v, d) in rotatable(op):
-                rows, factors = expand_factors(shared, [tile], 1)
-                yield _with(batch.take(rows), {(v, d): factors[0]}, {})
-                if sources[v] is Source.HBM:
-                    rows, factors = expand_factors(shared, [tile, tile], 2)
-                    fits = factors[0] * factors[1] <= tile[rows]
-                    factors = factors[:, fits]
-                    ring, ratio = {(v, d): factors[0]}, {(v, d): factors[1]}
-                    yield _with(batch.take(rows[fits]), ring, ratio)
-            elif sources[v] is Source.HBM:
-                rows, factors = expand_factors(shared, [tile], 1)
-                yield _with(batch.take(rows), {}, {(v, d): factors[0]})
-
-
-def _with(
-    batch: Batch,
-    execute: dict[tuple[int, int], np.ndarray],
-    ratio: dict[tuple[int, int], np.ndarray],
-) -> Batch:
-    return Batch(
-        batch.grid,
-        {**batch.execute, **execute},
-        {**batch.ratio, **ratio},
-        batch.reduce,
-        batch.scatter_dim,
+        execute_bytes=costs.execute_bytes,
+        preload_bytes=costs.preload_bytes,
+        exchange_bytes=costs.exchange_bytes,
+        execute_cycles=costs.execute_cycles,
+        compute_cycles=costs.compute_cycles,
+        landing_bytes=costs.landing_bytes,
+        cores=costs.cores,
+        hbm_bytes=sum(
+            prod(a.shape) * itemsize(a.dtype)
+            for a, s in zip(op.operands, sources, strict=True)
+            if s is Source.HBM
+        ),
+        considered=found.considered,
+        complete=found.complete and rows.size == order.size,
+        _found=found,
+        _rows=rows,
     )

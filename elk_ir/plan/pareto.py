@@ -86,3 +86,23 @@ def _not_covered_by_strong(rest: np.ndarray) -> np.ndarray:
         hit = (columns >= best[:, None]).all(axis=0) & (columns > best[:, None]).any(axis=0)
         alive = alive[~hit]
     return alive
+
+
+def spread(table: np.ndarray, keep: int) -> np.ndarray:
+    """At most `keep` columns of `table` (k, n), ascending: the least of each row, then again and
+    again the column farthest (in the logarithms of the rows) from those chosen."""
+    n = table.shape[1]
+    if n <= keep:
+        return np.arange(n)
+    scaled = np.log1p(table)
+    scaled -= scaled.min(axis=1, keepdims=True)
+    scaled /= np.maximum(scaled.max(axis=1, keepdims=True), 1e-300)
+    chosen = list(dict.fromkeys(int(i) for i in table.argmin(axis=1)))[:keep]
+    distance = np.full(n, np.inf)
+    for i in chosen:
+        distance = np.minimum(distance, np.abs(scaled - scaled[:, i : i + 1]).max(axis=0))
+    while len(chosen) < keep:
+        best = int(distance.argmax())
+        chosen.append(best)
+        distance = np.minimum(distance, np.abs(scaled - scaled[:, best : best + 1]).max(axis=0))
+    return np.asarray(sorted(chosen), dtype=np.int64)

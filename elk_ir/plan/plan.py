@@ -159,6 +159,12 @@ def plan_errors(op: Operator, plan: Plan, cores: int) -> list[str]:
                 errors.append(
                     f"{names[d]}: {plan.execute[v][d]} does not divide {steps[d]} ring steps"
                 )
+        if op.dims[d].kind is DimKind.LOCAL:
+            errors.append(f"{names[d]} is iterated inside a core and can't rotate")
+        elif op.dims[d].kind is DimKind.PARALLEL and any(d not in s.dims for s in op.stats):
+            errors.append(
+                f"{names[d]} can't rotate: a statistic that lacks it would be merged once a step"
+            )
         if any(d in a.dims and d not in a.simple for a in (*op.operands, *op.results)):
             errors.append(f"{names[d]} is part of a composite index and can't rotate")
         if op.broadcasts_back:
