@@ -97,7 +97,8 @@ def check(problem: Problem, offsets_bytes: Mapping[str, int]) -> list[Violation]
             continue
         here = (offset, offset + buffer.size_bytes)
         ranges.append(here)
-        if offset < 0 or here[1] > problem.capacity_bytes:
+        live = _occupied(problem, buffer)
+        if offset < 0 or (live and here[1] > problem.capacity_bytes):
             found.append(
                 Violation(
                     "out-of-capacity",
