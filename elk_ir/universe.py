@@ -21,7 +21,11 @@ DIALECTS: dict[str, str] = {
 }
 
 PASSES: dict[str, str] = {
+    "convert-icca-to-ipu": "elk_ir.passes.convert_icca_to_ipu:ConvertIccaToIpuPass",
     "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
+    "convert-te-to-icca": "elk_ir.passes.convert_te_to_icca:ConvertTeToIccaPass",
+    "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
+    "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
 }

@@ -63,11 +63,9 @@ class IccaSetPlanPass(ModulePass):
             grid[d] = value
         states = [self._states(execute, operator, text) for text in (self.exec, self.preload)]
         ones = (1,) * rank
-        exec_, preload = (
-            tuple(s.get(v, ones) for v in range(len(operator.operands))) for s in states
-        )
-        if not self.preload:
-            preload = exec_
+        count = range(len(operator.operands))
+        exec_ = tuple(states[0].get(v, ones) for v in count)
+        preload = tuple(states[1].get(v, exec_[v]) for v in count)
         try:
             reduce = Reduce(self.reduce)
         except ValueError:

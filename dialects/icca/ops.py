@@ -263,7 +263,7 @@ class TileOp(IRDLOperation):
     at = opt_prop_def(DenseArrayBase.constr(i64))
     landing = opt_prop_def(DenseArrayBase.constr(i64))
     body = region_def("single_block")
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), NoTerminator())
     assembly_format = (
         "`(` $ins `)` (`at` $at^)? (`landing` $landing^)? $body attr-dict"
         " `:` functional-type($ins, $outs)"

@@ -143,7 +143,6 @@ class Sram:
         self, variable: Variable, shadow: np.ndarray, needed: np.ndarray | None, by: str
     ) -> None:
         """Trap if an element (of those `needed`) has bytes that were never written."""
-        full = np.array(0).astype(shadow.dtype)
         full = _ALL_WRITTEN[shadow.dtype.itemsize]
         missing = shadow != full
         if needed is not None:
