@@ -27,7 +27,10 @@ PASSES: dict[str, str] = {
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
     "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
+    "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",
+    "te-fuse-normalize": "elk_ir.passes.te_fuse_normalize:TeFuseNormalizePass",
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
+    "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
 }
 
 TARGETS: dict[str, str] = {}

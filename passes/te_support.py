@@ -187,8 +187,8 @@ def rebuilt(
     return new
 
 
-def replace_op(old: Operation, new: Operation) -> None:
-    """Put `new` in the place of `old`, results for results."""
+def replace_op(old: Operation, new: Operation, *, clean: bool = False) -> None:
+    """Put `new` in the place of `old`, results for results; `clean` erases what only `old` read."""
     block = old.parent
     assert block is not None
     block.insert_op_before(new, old)
@@ -196,8 +196,12 @@ def replace_op(old: Operation, new: Operation) -> None:
         before.replace_all_uses_with(after)
         if after.name_hint is None:
             after.name_hint = before.name_hint
+    sources = [owner(v) for v in dict.fromkeys(old.operands)]
     old.detach()
     old.erase()
+    if clean:
+        for source in sources:
+            erase_dead(source)
 
 
 def replace_value(old: SSAValue, new: SSAValue) -> None:
@@ -258,34 +262,58 @@ def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | N
 class Expansion:
     """Maps that lead to a result, read into one graph of scalar operations.
 
-    Inputs are (tensor, index in the dimensions of `domain`). `absorbed` are the operations that
-    were read in."""
+    Inputs are (tensor, index in the dimensions of `domain`). `tensors` says of a node which tensor
+    it is an element of, and at which index; `absorbed` are the operations that were read in."""
 
     domain: Domain
     builder: BodyGraph = field(default_factory=BodyGraph)
     absorbed: dict[Operation, None] = field(default_factory=dict[Operation, None])
-    limit: int = 48
+    tensors: dict[int, Read] = field(default_factory=dict[int, Read])
+    limit: int = 64
+    _known: dict[Read, int] = field(default_factory=dict[Read, int])
 
     def read(self, value: SSAValue, axes: Map, depth: int = 16) -> int | Split:
         """The node for a tensor read through `axes`: maps that produce it are read in where the
         composition is affine. May ask for a dimension of the domain to be split first."""
+        node = self._known.get((value, axes))
+        if node is not None:
+            return node
+        node = self._inlined(value, axes, depth)
+        if isinstance(node, Split):
+            return node
+        if node is None:
+            node = self.builder.input((value, axes), dtype_of_value(value))
+        self._known[value, axes] = node
+        self.tensors.setdefault(node, (value, axes))
+        return node
+
+    def _inlined(self, value: SSAValue, axes: Map, depth: int) -> int | Split | None:
         op = producer(value)
-        if isinstance(op, MapOp) and depth and len(self.builder.nodes) < self.limit:
-            found = compose_read(op, axes, self.domain)
-            if isinstance(found, Split):
-                return found
-            if found is not None and not found[1]:
-                assign, _ = found
-                if all(in_bounds(op, i) for i in range(len(op.ins))):
-                    args: list[int] = []
-                    for operand, operand_axes in zip(op.ins, op.domain.data.operands, strict=True):
-                        node = self.read(operand, substitute_map(operand_axes, assign), depth - 1)
-                        if isinstance(node, Split):
-                            return node
-                        args.append(node)
-                    self.absorbed[op] = None
-                    return self.builder.inline(op.body.data, args)[0]
-        return self.builder.input((value, axes), dtype_of_value(value))
+        if not isinstance(op, MapOp) or not depth or len(self.builder.nodes) > self.limit:
+            return None
+        found = compose_read(op, axes, self.domain)
+        if found is None or isinstance(found, Split):
+            return found
+        assign, loose = found
+        if loose or not all(in_bounds(op, i) for i in range(len(op.ins))):
+            return None
+        args: list[int] = []
+        for operand, operand_axes in zip(op.ins, op.domain.data.operands, strict=True):
+            node = self.read(operand, substitute_map(operand_axes, assign), depth - 1)
+            if isinstance(node, Split):
+                return node
+            args.append(node)
+        self.absorbed[op] = None
+        return self.builder.inline(op.body.data, args)[0]
+
+    def operand(self, node: int, at: Operation) -> Read:
+        """A node as an operand of an operation at `at`: the tensor that it is an element of, or one
+        that is made for it."""
+        known = self.tensors.get(node)
+        if known is not None:
+            return known
+        made, axes = materialized(self.builder, node, self.domain, at)
+        return made.outs[0], axes
 
 
 def reads(keys: Sequence[Hashable]) -> list[Read]:
