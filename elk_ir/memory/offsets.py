@@ -22,7 +22,7 @@ from elk_ir.memory.search import RULES, Search
 STEPS_PER_SECOND = 3000
 """Search steps that a second of budget buys; measured on one slow core, 150 to 450 buffers."""
 
-FIRST_TRY_STEPS = 600
+FIRST_TRY_STEPS = 800
 """Steps of the first search; the limit then grows (an unlucky start is left early)."""
 
 
@@ -141,8 +141,8 @@ def _solve(
 ) -> tuple[list[int] | None, bool, int]:
     """Offsets within ``height`` bytes, whether there are none (proved), and the steps spent.
 
-    Restarts: every rule with every order, then orders by tightness in which sections count for
-    more the more branches they have refuted. Limits grow by half after each round.
+    Restarts: every rule with every order, twice, then orders by tightness in which sections count
+    for more the more branches they have refuted. Step limits double after each round.
     """
     search = Search(graph, height)
     random = np.random.default_rng(seed)
@@ -152,9 +152,10 @@ def _solve(
     blame = none
     used, limit, attempt = 0, FIRST_TRY_STEPS, 0
     plain = _search_orders(graph, tightness)
+    combinations = len(RULES) * len(plain)
     while used < steps:
-        which, rule = divmod(attempt % (len(RULES) * len(plain)), len(RULES))
-        if attempt < len(RULES) * len(plain):
+        which, rule = divmod(attempt % combinations, len(RULES))
+        if attempt < 2 * combinations:
             order, weight = plain[which], none
         else:
             scale = blame / max(float(blame.max()), 1e-9)
@@ -166,8 +167,8 @@ def _solve(
             return outcome.offsets, outcome.exhausted, used
         blame = 0.8 * blame + outcome.blame / max(float(outcome.blame.sum()), 1e-9)
         attempt += 1
-        if attempt % (len(RULES) * len(plain)) == 0:
-            limit += limit // 2
+        if attempt % combinations == 0:
+            limit *= 2
     return None, False, used
 
 
