@@ -25,6 +25,7 @@ PASSES: dict[str, str] = {
     "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
     "convert-te-to-icca": "elk_ir.passes.convert_te_to_icca:ConvertTeToIccaPass",
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
+    "icca-schedule": "elk_ir.passes.icca_schedule:IccaSchedulePass",
     "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",

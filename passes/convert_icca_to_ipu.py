@@ -35,6 +35,7 @@ from elk_ir.dialects.types import tensor_type
 from elk_ir.passes.icca_liveness import store_barrier, store_end
 from elk_ir.passes.icca_support import (
     buffers_of,
+    clone_onto,
     defining_preloads,
     in_place,
     layout_of,
@@ -121,7 +122,7 @@ class _Lowering:
             name = symbol(self.prefix[execute], self.taken)
             self.codelets[key] = name
             block = icca.new_block(list(structured.ins))
-            block.add_op(structured.clone(dict(zip(structured.ins, block.args, strict=True))))
+            block.add_op(clone_onto(structured, block.args))
             op = ipu.CodeletOp(properties={"sym_name": StringAttr(name)}, regions=[Region(block)])
             copy_location(execute, op)
             self.codelet_ops.append(op)

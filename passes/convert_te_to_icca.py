@@ -184,11 +184,14 @@ class _Converter:
         if table.rows or index.rows or index.layer is not None:
             return None
         operator = op.operator()
-        lead = [a.simple_dim for a in operator.operands[1].axes]
-        rest = [a.simple_dim for a in operator.operands[0].axes[1:]]
-        picked = operator.operands[0].axes[0].simple_dim
-        result = [a.simple_dim for a in operator.results[0].axes]
-        if picked != operator.reductions[0] or None in lead + rest or result != lead + rest:
+        index_axes, table_axes = operator.operands[1].axes, operator.operands[0].axes
+        picked = table_axes[0].simple_dim
+        if picked != operator.reductions[0] or operator.results[0].axes != (
+            *index_axes,
+            *table_axes[1:],
+        ):
+            return None
+        if tuple(operator.operands[1].shape) != operator.results[0].shape[: len(index_axes)]:
             return None
         type_ = op.outs[0].type
         assert isinstance(type_, TensorType)

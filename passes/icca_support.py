@@ -74,8 +74,7 @@ def build_execute(
         block.add_op(stage)
         staged.append(stage.result)
     inner = new_block(staged)
-    clone = op.clone({a: b for a, b in zip(op.operands, inner.args, strict=True)})
-    inner.add_op(clone)
+    inner.add_op(clone_onto(op, inner.args))
     operator = op.operator()
     if operator.stats:
         outs = [
@@ -107,6 +106,13 @@ def build_execute(
     for old, new in zip(op.outs, execute.outs, strict=True):
         new.name_hint = old.name_hint
     return execute
+
+
+def clone_onto(op: StructuredOp, operands: Sequence[SSAValue]) -> StructuredOp:
+    """A copy of `op` that reads `operands`, even where `op` reads one value twice."""
+    clone = op.clone()
+    clone.operands = list(operands)
+    return clone
 
 
 def set_plan(execute: ExecuteOp, plan: Plan) -> None:
