@@ -3,6 +3,7 @@
 from xdsl.ir import Dialect
 
 from elk_ir.dialects.te.attrs import BodyAttr, DomainAttr
+from elk_ir.dialects.te.indexing import ArgReduceOp, ScanOp, ScatterOp, TopkOp, UpdateAttr
 from elk_ir.dialects.te.ops import (
     AttentionOp,
     CombinerAttr,
@@ -29,6 +30,7 @@ TE = Dialect(
     "te",
     [
         AppendOp,
+        ArgReduceOp,
         AttentionOp,
         ConcatOp,
         ContractOp,
@@ -39,7 +41,10 @@ TE = Dialect(
         NormalizeOp,
         ReduceOp,
         RepeatOp,
+        ScanOp,
+        ScatterOp,
         SoftmaxOp,
+        TopkOp,
         YieldOp,
     ],
     [
@@ -48,6 +53,7 @@ TE = Dialect(
         DomainAttr,
         GlobalKindAttr,
         NormFormAttr,
+        UpdateAttr,
         WeightAttr,
         WeightPartAttr,
     ],

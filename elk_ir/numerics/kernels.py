@@ -1,201 +1,34 @@
-"""Executable semantics of structured operators, batched over cores.
+"""Executable semantics of structured operators: the kernels, by kind (see `tiles` for the arrays).
 
-Every array has a leading axis of cores; behind it an operand has the axes of its tensor, holding
-one block (the image of a sub-tile), and a statistic has one axis a dimension. The whole tensor is
-the case of one core. The machine fills what lies outside a core's valid box with the access's
-neutral value before it calls a kernel, and ignores results outside it.
+`local` turns operand blocks into statistics, `combine` merges the statistics of disjoint parts of
+a reduction, `apply` turns them into result blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from elk_ir.numerics.body import cast, dtype_of, evaluate
+from elk_ir.numerics.indexing_kernels import ArgReduceKernel, ScanKernel, ScatterKernel, TopKKernel
+from elk_ir.numerics.tiles import (
+    Kernel,
+    Tile,
+    align,
+    contract,
+    epilogue,
+    expand,
+    expanded,
+    fill,
+    pack,
+    reduction_block,
+    whole,
+)
 from elk_ir.plan.domain import Access, Operator, Phase
 
-
-@dataclass(frozen=True)
-class Tile:
-    """The iteration box of each core: `size` points a dimension (uniform), starting at
-    `origin[:, d]`, of which `valid[:, d]` points lie inside the operator's domain and tile."""
-
-    op: Operator
-    size: tuple[int, ...]
-    origin: np.ndarray
-    valid: np.ndarray
-
-    @property
-    def cores(self) -> int:
-        """Cores in the batch."""
-        return self.origin.shape[0]
-
-    @cached_property
-    def is_full(self) -> bool:
-        """Whether every core's box is valid in full."""
-        return bool((self.valid >= np.asarray(self.size)).all())
-
-    def inside(self, d: int) -> np.ndarray:
-        """bool (cores, size[d]): which points along d are valid."""
-        return np.arange(self.size[d]) < self.valid[:, d, None]
-
-    def index(self, d: int) -> np.ndarray:
-        """int64 (cores, size[d]): the global index of each point along d."""
-        return self.origin[:, d, None] + np.arange(self.size[d])
-
-
-def whole(op: Operator) -> Tile:
-    """The whole iteration domain on one core."""
-    extents = np.asarray([op.extents], dtype=np.int64).reshape(1, -1)
-    return Tile(op, op.extents, np.zeros_like(extents), extents)
-
-
-class Kernel(Protocol):
-    """How one kind of operator computes. Kinds without statistics only have `apply`."""
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Statistics of one sub-tile, from the operands read in the local phase."""
-        ...
-
-    def combine(
-        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Statistics of the union of two disjoint sub-tiles of a reduction."""
-        ...
-
-    def apply(
-        self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Result blocks, in each result's axes."""
-        ...
-
-
-# ---------------------------------------------------------------------- views
-
-
-def expand(array: np.ndarray, access: Access, size: tuple[int, ...]) -> np.ndarray:
-    """A view (cores, one axis a dimension in D(v), ascending) of an operand's or result's block.
-
-    Composite axes (windows, merged dimensions) become strided views; nothing is copied.
-    """
-    dims = sorted(access.dims)
-    strides = dict.fromkeys(dims, 0)
-    base = array
-    for j, axis in enumerate(access.axes):
-        for d, k in axis.terms:
-            strides[d] += array.strides[j + 1] * k
-            if k < 0 and size[d] > 1:
-                # A falling index: start from the far end of the axis.
-                start = [slice(None)] * base.ndim
-                start[j + 1] = slice((size[d] - 1) * -k, None)
-                base = base[tuple(start)]
-    shape = (array.shape[0], *(size[d] for d in dims))
-    if 0 in shape:
-        return np.zeros(shape, dtype=array.dtype)
-    return as_strided(base, shape, (array.strides[0], *(strides[d] for d in dims)))
-
-
-def align(array: np.ndarray, dims: Sequence[int], target: Sequence[int]) -> np.ndarray:
-    """`array` (cores, dims…) with axes in the order of `target`, size one where it lacks one."""
-    order = [dims.index(d) for d in target if d in dims]
-    array = array.transpose(0, *(i + 1 for i in order))
-    shape = iter(array.shape[1:])
-    return array.reshape(array.shape[0], *(next(shape) if d in dims else 1 for d in target))
-
-
-def pack(
-    values: np.ndarray, dims: Sequence[int], access: Access, size: tuple[int, ...]
-) -> np.ndarray:
-    """Values (cores, dims…), broadcast where the result has more dimensions, as a result block."""
-    block = np.zeros((values.shape[0], *access.block_shape(size)), dtype=dtype_of(access.dtype))
-    target = sorted(access.dims)
-    expand(block, access, size)[...] = align(values, dims, target)
-    return block
-
-
-def contract(
-    a: np.ndarray, a_dims: Sequence[int], b: np.ndarray, b_dims: Sequence[int], out: Sequence[int]
-) -> np.ndarray:
-    """Batched product of (cores, a_dims…) and (cores, b_dims…), summed over what is not in `out`.
-
-    Integers are exact: they are multiplied in float64 when no sum can leave its 53 bits.
-    """
-    for_a = [d for d in a_dims if d not in b_dims and d not in out]
-    if for_a:
-        a = a.sum(axis=tuple(a_dims.index(d) + 1 for d in for_a))
-        a_dims = [d for d in a_dims if d not in for_a]
-    for_b = [d for d in b_dims if d not in a_dims and d not in out]
-    if for_b:
-        b = b.sum(axis=tuple(b_dims.index(d) + 1 for d in for_b))
-        b_dims = [d for d in b_dims if d not in for_b]
-    batch = [d for d in out if d in a_dims and d in b_dims]
-    rows = [d for d in out if d in a_dims and d not in b_dims]
-    cols = [d for d in out if d in b_dims and d not in a_dims]
-    inner = [d for d in a_dims if d in b_dims and d not in out]
-    sizes = dict(zip(a_dims, a.shape[1:], strict=True)) | dict(
-        zip(b_dims, b.shape[1:], strict=True)
-    )
-
-    def volume(dims: Sequence[int]) -> int:
-        return prod(sizes[d] for d in dims)
-
-    cores = a.shape[0]
-    left = a.transpose(0, *(a_dims.index(d) + 1 for d in (*batch, *rows, *inner)))
-    right = b.transpose(0, *(b_dims.index(d) + 1 for d in (*batch, *inner, *cols)))
-    left = left.reshape(cores, volume(batch), volume(rows), volume(inner))
-    right = right.reshape(cores, volume(batch), volume(inner), volume(cols))
-    dtype = left.dtype
-    if dtype.kind in "iu":
-        bound = _magnitude(left) * _magnitude(right) * max(1, volume(inner))
-        if bound < 2**53:
-            left, right = left.astype(np.float64), right.astype(np.float64)
-    product = np.matmul(left, right).astype(dtype, copy=False)
-    order = [*batch, *rows, *cols]
-    product = product.reshape(cores, *(sizes[d] for d in order))
-    return product.transpose(0, *(order.index(d) + 1 for d in out))
-
-
-def _magnitude(array: np.ndarray) -> int:
-    if array.size == 0:
-        return 0
-    return max(abs(int(array.min())), abs(int(array.max())))
-
-
-# ---------------------------------------------------------------------- kinds
-
-
-def _expanded(tile: Tile, v: int, block: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    access = tile.op.operands[v]
-    return expand(block, access, tile.size), sorted(access.dims)
-
-
-def _epilogue(
-    tile: Tile, stat: np.ndarray, dims: Sequence[int], blocks: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """`stat` through the operator's epilogue body (operands read in the apply phase)."""
-    op = tile.op
-    body = op.param.get("epilogue")
-    target = sorted(op.result_dims)
-    values = [align(stat, dims, target)]
-    for v, access in enumerate(op.operands):
-        if access.phase is Phase.APPLY:
-            array, own = _expanded(tile, v, blocks[v])
-            values.append(align(array, own, target))
-    outs = values if body is None else evaluate(body, values)
-    return [
-        pack(cast(_fill(o, tile, target), r.dtype), target, r, tile.size)
-        for o, r in zip(outs, op.results, strict=True)
-    ]
-
-
-def _fill(values: np.ndarray, tile: Tile, dims: Sequence[int]) -> np.ndarray:
-    return np.broadcast_to(values, (tile.cores, *(tile.size[d] for d in dims)))
+__all__ = ["KERNELS", "Kernel", "Tile", "align", "contract", "expand", "pack", "run_whole", "whole"]
 
 
 class ContractKernel:
@@ -205,7 +38,7 @@ class ContractKernel:
         op = tile.op
         stat = op.stats[0]
         factors = [
-            (_expanded(tile, v, cast(blocks[v], stat.dtype)))
+            reduction_block(tile, v, blocks[v], stat.dtype, 0)
             for v, a in enumerate(op.operands)
             if a.phase is Phase.LOCAL
         ]
@@ -218,7 +51,7 @@ class ContractKernel:
             gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
             array, dims = array.sum(axis=gone), [d for d in dims if d in stat.dims]
         values = align(array, dims, stat.dims).astype(dtype_of(stat.dtype), copy=False)
-        return [_fill(values, tile, stat.dims)]
+        return [fill(values, tile, stat.dims)]
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
@@ -228,7 +61,7 @@ class ContractKernel:
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        return _epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
+        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
 
 class MapKernel:
@@ -249,11 +82,11 @@ class MapKernel:
         target = sorted(op.result_dims)
         values: list[np.ndarray] = []
         for v in range(len(op.operands)):
-            array, own = _expanded(tile, v, blocks[v])
+            array, own = expanded(tile, v, blocks[v])
             values.append(align(array, own, target))
         outs = evaluate(op.param["body"], values)
         return [
-            pack(_fill(cast(o, r.dtype), tile, target), target, r, tile.size)
+            pack(fill(cast(o, r.dtype), tile, target), target, r, tile.size)
             for o, r in zip(outs, op.results, strict=True)
         ]
 
@@ -270,7 +103,7 @@ class ReduceKernel:
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = _expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array, dims = reduction_block(tile, 0, blocks[0], stat.dtype, stat.neutral)
         gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
         fn = self.FUNCTIONS[op.param["combiner"]]
         values = fn.reduce(array, axis=gone, initial=stat.neutral) if gone else array
@@ -285,7 +118,7 @@ class ReduceKernel:
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        return _epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
+        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
 
 def _rescale(old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -300,7 +133,7 @@ class SoftmaxKernel:
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         stat = tile.op.stats[0]
-        array, dims = _expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array, dims = reduction_block(tile, 0, blocks[0], stat.dtype, stat.neutral)
         gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
         top = array.max(axis=gone, keepdims=True)
         total = _rescale(array, top).sum(axis=gone)
@@ -317,7 +150,7 @@ class SoftmaxKernel:
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = _expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
         top, total = (align(s, stat.dims, dims) for s in stats)
         with np.errstate(divide="ignore", invalid="ignore"):
             if op.param.get("log"):
@@ -333,7 +166,7 @@ class NormalizeKernel:
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = _expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
         gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
         inside = np.ones((tile.cores, *[1] * len(dims)), dtype=bool)
         for i, d in enumerate(dims):
@@ -366,15 +199,15 @@ class NormalizeKernel:
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = _expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
         count, mean, squares = (align(s, stat.dims, dims) for s in stats)
         variance = squares / np.maximum(count, 1)
         scale = 1 / np.sqrt(variance + np.asarray(op.param["epsilon"], dtype=array.dtype))
         values = (array - mean) * scale
         if (cast_to := op.param.get("round_to")) is not None:
             values = cast(values, cast_to)
-        for v, access in enumerate(op.operands[1:], start=1):
-            other, own = _expanded(tile, v, blocks[v])
+        for v in range(1, len(op.operands)):
+            other, own = expanded(tile, v, blocks[v])
             other = align(other, own, dims)
             values = values * other if op.param["affine"][v - 1] == "scale" else values + other
         return [pack(cast(values, op.results[0].dtype), dims, op.results[0], tile.size)]
@@ -389,9 +222,9 @@ class AttentionKernel:
         op = tile.op
         top_stat, _, out_stat = op.stats
         dtype = top_stat.dtype
-        q, q_dims = _expanded(tile, 0, cast(blocks[0], dtype))
-        k, k_dims = _expanded(tile, 1, cast(blocks[1], dtype))
-        v, v_dims = _expanded(tile, 2, cast(blocks[2], dtype))
+        q, q_dims = expanded(tile, 0, cast(blocks[0], dtype))
+        k, k_dims = expanded(tile, 1, cast(blocks[1], dtype))
+        v, v_dims = expanded(tile, 2, cast(blocks[2], dtype))
         kv = op.reductions[0]
         score_dims = [*top_stat.dims, kv]
         shape = (tile.cores, *(tile.size[d] for d in score_dims))
@@ -401,7 +234,7 @@ class AttentionKernel:
         if (cap := op.param.get("softcap")) is not None:
             scores = np.tanh(scores / cap) * np.asarray(cap, dtype=scores.dtype)
         if len(op.operands) > 3:
-            mask, mask_dims = _expanded(tile, 3, blocks[3])
+            mask, mask_dims = expanded(tile, 3, blocks[3])
             mask = align(mask, mask_dims, score_dims)
             if mask.dtype == np.bool_:
                 scores = np.where(mask, scores, -np.inf).astype(scores.dtype)
@@ -433,7 +266,7 @@ class AttentionKernel:
         top_stat, _, out_stat = op.stats
         total = align(stats[1], top_stat.dims, out_stat.dims)
         values = np.where(total == 0, 0, stats[2] / np.where(total == 0, 1, total))
-        return _epilogue(tile, values, out_stat.dims, blocks)
+        return epilogue(tile, values, out_stat.dims, blocks)
 
 
 class GatherKernel:
@@ -442,8 +275,8 @@ class GatherKernel:
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
-        table, table_dims = _expanded(tile, 0, blocks[0])
-        index, index_dims = _expanded(tile, 1, blocks[1])
+        table, table_dims = expanded(tile, 0, blocks[0])
+        index, index_dims = expanded(tile, 1, blocks[1])
         rows = op.reductions[0]
         extent = op.extents[rows]
         where = np.where(index < 0, index + extent, index) - tile.origin[:, rows].reshape(
@@ -475,7 +308,7 @@ class GatherKernel:
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        return _epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
+        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
 
 class ConcatKernel:
@@ -499,14 +332,14 @@ class ConcatKernel:
         position = tile.index(d).reshape(tile.cores, *(-1 if i == d else 1 for i in target))
         out: np.ndarray | None = None
         for v, access in enumerate(op.operands):
-            array, own = _expanded(tile, v, blocks[v])
+            array, own = expanded(tile, v, blocks[v])
             values = align(array, own, target)
             start = -next(a.offset for a in access.axes if any(t == d for t, _ in a.terms))
             out = values if out is None else np.where(position >= start, values, out)
         assert out is not None
         return [
             pack(
-                cast(_fill(out, tile, target), op.results[0].dtype),
+                cast(fill(out, tile, target), op.results[0].dtype),
                 target,
                 op.results[0],
                 tile.size,
@@ -515,6 +348,7 @@ class ConcatKernel:
 
 
 KERNELS: dict[str, Kernel] = {
+    "argreduce": ArgReduceKernel(),
     "attention": AttentionKernel(),
     "concat": ConcatKernel(),
     "contract": ContractKernel(),
@@ -522,7 +356,10 @@ KERNELS: dict[str, Kernel] = {
     "map": MapKernel(),
     "normalize": NormalizeKernel(),
     "reduce": ReduceKernel(),
+    "scan": ScanKernel(),
+    "scatter": ScatterKernel(),
     "softmax": SoftmaxKernel(),
+    "topk": TopKKernel(),
 }
 
 

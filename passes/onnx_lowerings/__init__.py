@@ -8,11 +8,15 @@ from importlib import import_module
 from elk_ir.passes.onnx_lowerings.context import LOWERINGS, Lowering
 
 _FAMILIES = (
+    "attention",
     "elementwise",
     "indexing",
     "movement",
+    "norms",
     "products",
     "reductions",
+    "resize",
+    "windows",
 )
 
 

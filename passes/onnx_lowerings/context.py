@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, StringAttr, TensorType
@@ -122,7 +122,7 @@ class Context:
         if array.size > 1 and _uniform(array):
             dense = dense_from_array(array.reshape(-1)[:1].reshape(()))
             type_ = tensor_type(array.shape, str(array.dtype))
-            stored_attr = DenseIntOrFPElementsAttr(type_, dense.data)
+            stored_attr = DenseIntOrFPElementsAttr(cast(TensorType[Any], type_), dense.data)
         else:
             stored_attr = dense_from_array(stored)
         value = self._global(stored_attr, stored_attr.type, name or self._name())

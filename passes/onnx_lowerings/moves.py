@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 from elk_ir.dialects.te.attrs import Map
 from elk_ir.dialects.te.ops import ConcatOp, GatherOp, MapOp
 from elk_ir.dialects.types import tensor_type
+from elk_ir.numerics.body import dtype_of
 from elk_ir.passes.onnx_lowerings.axes import ZERO, Domain, broadcast, scaled, total
 from elk_ir.passes.onnx_lowerings.context import Context, Unsupported, dtype_of_value, shape_of
 from elk_ir.plan.domain import AxisExpr
@@ -236,8 +237,6 @@ def concatenate(ctx: Context, parts: Sequence[SSAValue], axis: int) -> SSAValue:
 
 def full(ctx: Context, shape: Sequence[int], value: float | int | bool, dtype: str) -> SSAValue:
     """A constant filled with one value."""
-    from elk_ir.numerics.body import dtype_of
-
     return ctx.constant(np.full(shape, value, dtype=dtype_of(dtype)))
 
 
@@ -312,6 +311,4 @@ def gather(ctx: Context, table: SSAValue, index: SSAValue, axis: int, batch: int
 
 def numpy_type(value: SSAValue) -> np.dtype:
     """numpy element type of a value."""
-    from elk_ir.numerics.body import dtype_of
-
     return dtype_of(dtype_of_value(value))
