@@ -26,7 +26,7 @@ from elk_ir.dialects.te import AttentionOp, ContractOp, MapOp, SoftmaxOp
 from elk_ir.dialects.te.attrs import Domain, Map
 from elk_ir.dialects.te.interface import domain_attr
 from elk_ir.passes.te_affine import Split, split_dim, substitute, substitute_map
-from elk_ir.passes.te_bodies import BodyGraph, is_exact_cast
+from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_support import (
     Expansion,
     Read,
@@ -36,6 +36,7 @@ from elk_ir.passes.te_support import (
     owner,
     producer,
     replace_op,
+    scaling_of,
     structured_ops,
 )
 from elk_ir.plan.domain import AxisExpr, Dim, DimKind
@@ -186,7 +187,7 @@ def _peel(value: SSAValue, axes: Map, domain: Domain) -> tuple[Read, float, list
         op = producer(value)
         if not isinstance(op, MapOp) or len(op.ins) != 1 or not in_bounds(op, 0):
             return (value, axes), factor, passed
-        scale = _scaling(op)
+        scale = scaling_of(op)
         if scale is None:
             return (value, axes), factor, passed
         found = compose_read(op, axes, domain)
@@ -197,33 +198,6 @@ def _peel(value: SSAValue, axes: Map, domain: Domain) -> tuple[Read, float, list
         value, axes = op.ins[0], substitute_map(op.domain.data.operands[0], found[0])
         factor *= scale
         passed.append(op)
-
-
-def _scaling(op: MapOp) -> float | None:
-    """The number that a map multiplies its operand with; None if it does anything else."""
-    graph = BodyGraph()
-    x = graph.input(0, dtype_of_value(op.ins[0]))
-    (i,) = graph.inline(op.body.data, [x])
-    factor = 1.0
-    while i != x:
-        node = graph.nodes[i]
-        if node.op == "cast":
-            if not is_exact_cast(graph.nodes[node.args[0]].dtype, node.dtype):
-                return None
-            i = node.args[0]
-            continue
-        if node.op not in ("mul", "div"):
-            return None
-        pairs = (node.args, node.args[::-1]) if node.op == "mul" else (node.args,)
-        for a, b in pairs:
-            number = graph.constant(b)
-            if number is not None:
-                factor = factor * number if node.op == "mul" else factor / number
-                i = a
-                break
-        else:
-            return None
-    return factor
 
 
 def _mask(expansion: Expansion, scores: _Scores, dtype: str, at: Operation) -> Read | None:

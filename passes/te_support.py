@@ -36,7 +36,7 @@ from elk_ir.passes.te_affine import (
     split_dim,
     substitute_map,
 )
-from elk_ir.passes.te_bodies import BodyGraph
+from elk_ir.passes.te_bodies import BodyGraph, is_exact_cast
 from elk_ir.plan.domain import AxisExpr, Dim, DimKind
 
 Read = tuple[SSAValue, Map]
@@ -83,6 +83,37 @@ def has_one_use(value: SSAValue) -> bool:
 def is_move(op: Operation | None) -> bool:
     """Whether an operation only moves data: a map of one operand with the identity as its body."""
     return isinstance(op, MapOp) and len(op.outs) == 1 and op.body.data.is_identity
+
+
+def scaling_of(op: MapOp) -> float | None:
+    """The number that a map of one operand multiplies it with (apart from exact casts); None if it
+    does anything else."""
+    graph = BodyGraph()
+    x = graph.input(0, dtype_of_value(op.ins[0]))
+    (i,) = graph.inline(op.body.data, [x])
+    factor = 1.0
+    while i != x:
+        node = graph.nodes[i]
+        if node.op == "cast":
+            if not is_exact_cast(graph.nodes[node.args[0]].dtype, node.dtype):
+                return None
+            i = node.args[0]
+            continue
+        if node.op == "neg":
+            factor, i = -factor, node.args[0]
+            continue
+        if node.op not in ("mul", "div"):
+            return None
+        pairs = (node.args, node.args[::-1]) if node.op == "mul" else (node.args,)
+        for a, b in pairs:
+            number = graph.constant(b)
+            if number is not None:
+                factor = factor * number if node.op == "mul" else factor / number
+                i = a
+                break
+        else:
+            return None
+    return factor
 
 
 def extents_of(domain: Domain) -> tuple[int, ...]:
