@@ -178,8 +178,16 @@ class Sharding:
 
     # ------------------------------------------------------------------ layouts
 
-    def _chain(self, d: int, slots: int = 1, sub: tuple[Expr, int] | None = None) -> AxisLayout:
-        """Cuts of a whole axis along d: tile, then ring block, then one of `sub[1]` pieces."""
+    def _chain(
+        self,
+        d: int,
+        slots: int = 1,
+        sub: tuple[Expr, int] | None = None,
+        extent: int | None = None,
+    ) -> AxisLayout:
+        """Cuts of a whole axis along d: tile, then ring block, then one of `sub[1]` pieces.
+
+        The axis may be shorter than the dimension (the first operand of a concatenation)."""
         cuts = [Cut(self.coordinate(d) * self.tile[d], self.tile[d])]
         size = self.tile[d]
         if self.rings[d] > 1:
@@ -189,7 +197,8 @@ class Sharding:
         if sub is not None and sub[1] > 1:
             size = -(-size // sub[1])
             cuts.append(Cut(sub[0] * size, size))
-        return AxisLayout(self.op.extents[d], _drop_trivial(cuts, self.op.extents[d]), slots)
+        extent = self.op.extents[d] if extent is None else extent
+        return AxisLayout(extent, _drop_trivial(cuts, extent), slots)
 
     def _composite(self, access: Access, j: int, exact: bool) -> AxisLayout:
         """The image of a tile along an axis that is not one whole dimension."""
@@ -223,7 +232,7 @@ class Sharding:
                 sub = (self.preload_digit(v, d), ratio)
             elif d == self._scatter and (v is None or access.phase is Phase.APPLY):
                 sub = (self._rank(self.op.reductions), self.ways)
-            axes.append(self._chain(d, slots, sub))
+            axes.append(self._chain(d, slots, sub, access.shape[j]))
         guard = self._root_guard if v is None or access.phase is Phase.APPLY else None
         return Layout(self.plan.cores, tuple(axes), guard)
 
