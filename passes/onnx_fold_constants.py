@@ -17,6 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
+from elk_ir.dialects.location import copy_location
 from elk_ir.dialects.onnx import CustomOp, InitializerOp, OnnxOp
 from elk_ir.errors import ModelError
 
@@ -65,14 +66,19 @@ def _fold_function(module: ModuleOp, function: FuncOp) -> None:
         model=model.data if isinstance(model, StringAttr) else "",
         locations={name: op.location for name, op in exported.sources.items()},
     )
-    if function.arg_attrs is not None:
-        new.arg_attrs = function.arg_attrs
-    if function.res_attrs is not None:
-        new.res_attrs = function.res_attrs
-    if function.sym_visibility is not None:
-        new.sym_visibility = function.sym_visibility
+    # Everything but the body and its type stays.
+    for name in ("arg_attrs", "res_attrs", "sym_visibility"):
+        new.properties.pop(name, None)
+        if name in function.properties:
+            new.properties[name] = function.properties[name]
     new.attributes |= function.attributes
-    new.location = function.location
+    copy_location(function, new)
+    for before, after in zip(function.body.block.args, new.body.block.args, strict=True):
+        after.name_hint = before.name_hint
+        after.location = before.location
+    old_end, new_end = function.body.block.last_op, new.body.block.last_op
+    assert old_end is not None and new_end is not None
+    copy_location(old_end, new_end)
     Rewriter.replace_op(function, new)
 
 

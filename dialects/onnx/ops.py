@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
     DictionaryAttr,
-    NoneType,
     StringAttr,
     TensorType,
     i64,
@@ -42,11 +41,12 @@ from elk_ir.dialects.onnx.signature import (
     check_types,
     positional,
     python_value,
+    segment_sizes,
     segments_attr,
 )
+from elk_ir.dialects.onnx.syntax import parse_call, print_attributes, print_call
 from elk_ir.dialects.weight import WeightAttr
 
-_ABSENT = NoneType()
 _SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")
 
 
@@ -98,15 +98,14 @@ class OnnxOp(IRDLOperation):
 
         Raises ValueError when their number does not fit the schema.
         """
+        signature = cls.SIGNATURE
+        operand_sizes = segment_sizes(signature.operands, operands, cls.name)
+        result_sizes = segment_sizes(signature.results, result_types, cls.name)
         properties: dict[str, Attribute] = dict(attributes or {})
-        if cls.SIGNATURE.operand_segments:
-            properties["operandSegmentSizes"] = segments_attr(
-                cls.SIGNATURE.operands, operands, cls.name
-            )
-        if cls.SIGNATURE.result_segments:
-            properties["resultSegmentSizes"] = segments_attr(
-                cls.SIGNATURE.results, result_types, cls.name
-            )
+        if signature.operand_segments:
+            properties["operandSegmentSizes"] = segments_attr(operand_sizes)
+        if signature.result_segments:
+            properties["resultSegmentSizes"] = segments_attr(result_sizes)
         return cls.create(
             operands=[v for v in operands if v is not None],
             result_types=[t for t in result_types if t is not None],
@@ -120,98 +119,30 @@ class OnnxOp(IRDLOperation):
         check_types(self.onnx_results, self.SIGNATURE.results, bound, "result")
 
     def print(self, printer: Printer) -> None:
-        operands = self.onnx_operands
-        results = self.onnx_results
-        with printer.in_parens():
-            printer.print_list(operands, lambda v: _print_optional(printer, v))
-        if self.regions:
-            printer.print_string(" ")
-            with printer.in_parens():
-                printer.print_list(self.regions, printer.print_region)
-        _print_dictionary(
+        properties = {k: v for k, v in self.properties.items() if k not in _SEGMENTS}
+        print_call(
             printer,
-            {k: v for k, v in self.properties.items() if k not in _SEGMENTS} | self.attributes,
+            self.onnx_operands,
+            self.onnx_results,
+            self.regions,
+            properties | self.attributes,
         )
-        printer.print_string(" : ")
-        with printer.in_parens():
-            printer.print_list(operands, lambda v: printer.print_attribute(_type_of(v)))
-        printer.print_string(" -> ")
-        if len(results) == 1:
-            printer.print_attribute(_type_of(results[0]))
-        else:
-            with printer.in_parens():
-                printer.print_list(results, lambda v: printer.print_attribute(_type_of(v)))
 
     @classmethod
     def parse(cls, parser: Parser) -> OnnxOp:
-        unresolved = parser.parse_comma_separated_list(
-            parser.Delimiter.PAREN,
-            lambda: (
-                None
-                if parser.parse_optional_keyword("none")
-                else (parser.parse_unresolved_operand())
-            ),
-        )
-        regions = []
-        if cls.SIGNATURE.regions:
-            regions = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_region)
-        pos = parser.pos
-        dictionary = parser.parse_optional_attr_dict()
+        call = parse_call(parser, regions=bool(cls.SIGNATURE.regions))
         known = cls.SIGNATURE.attributes
-        parser.parse_punctuation(":")
-        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
-        if len(types) != len(unresolved):
-            parser.raise_error(f"{len(unresolved)} operands but {len(types)} operand types", pos)
-        parser.parse_punctuation("->")
-        result_types = parser.parse_optional_comma_separated_list(
-            parser.Delimiter.PAREN, parser.parse_type
-        )
-        if result_types is None:
-            result_types = [parser.parse_type()]
-        operands = [
-            None if name is None else parser.resolve_operand(name, type_)
-            for name, type_ in zip(unresolved, types, strict=True)
-        ]
         try:
             op = cls.make(
-                operands,
-                [None if isinstance(t, NoneType) else t for t in result_types],
-                {k: v for k, v in dictionary.items() if k in known},
-                regions=regions,
+                call.operands,
+                call.result_types,
+                {k: v for k, v in call.attributes.items() if k in known},
+                regions=call.regions,
             )
         except ValueError as error:
-            parser.raise_error(str(error), pos)
-        op.attributes |= {k: v for k, v in dictionary.items() if k not in known}
+            parser.raise_error(str(error), call.position)
+        op.attributes |= {k: v for k, v in call.attributes.items() if k not in known}
         return op
-
-
-def _type_of(value: SSAValue | None) -> Attribute:
-    return _ABSENT if value is None else value.type
-
-
-def _print_optional(printer: Printer, value: SSAValue | None) -> None:
-    if value is None:
-        printer.print_string("none")
-    else:
-        printer.print_ssa_value(value)
-
-
-def _print_dictionary(printer: Printer, entries: dict[str, Attribute]) -> None:
-    if not entries:
-        return
-    printer.print_string(" ")
-
-    def print_entry(key: str) -> None:
-        printer.print_identifier_or_string_literal(key)
-        value = entries[key]
-        printer.print_string(" = ")
-        if isinstance(value, DenseIntOrFPElementsAttr):
-            print_dense(printer, value)
-        else:
-            printer.print_attribute(value)
-
-    with printer.in_braces():
-        printer.print_list(entries, print_entry)
 
 
 @irdl_op_definition
@@ -269,7 +200,7 @@ class InitializerOp(IRDLOperation):
             print_dense(printer, self.value)
         else:
             printer.print_attribute(self.value)
-        printer.print_op_attributes(self.attributes)
+        print_attributes(printer, self.attributes)
         if isinstance(self.value, ArrayAttr) or self.value.get_type() != self.output.type:
             printer.print_string(" -> ")
             printer.print_attribute(self.output.type)
@@ -310,11 +241,38 @@ class CustomOp(IRDLOperation):
     graphs = var_region_def()
 
     traits = traits_def(Pure())
-    assembly_format = (
-        "$domain $op_type `(` $inputs `)` (`absent` $absent_operands^)? "
-        "(`absent_results` $absent_results^)? (`graphs` $graph_names^ $graphs)? "
-        "$op_attributes attr-dict `:` functional-type($inputs, $outputs)"
-    )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_attribute(self.domain)
+        printer.print_string(" ")
+        printer.print_attribute(self.op_type)
+        if self.graph_names is not None:
+            printer.print_string(" graphs ")
+            printer.print_attribute(self.graph_names)
+        print_call(
+            printer,
+            self.onnx_operands,
+            self.onnx_results,
+            self.graphs,
+            dict(self.op_attributes.data) | self.attributes,
+        )
+
+    @classmethod
+    def parse(cls, parser: Parser) -> CustomOp:
+        domain, op_type = parser.parse_str_literal(), parser.parse_str_literal()
+        names: list[str] = []
+        if parser.parse_optional_keyword("graphs"):
+            names = parser.parse_comma_separated_list(
+                parser.Delimiter.SQUARE, parser.parse_str_literal
+            )
+        call = parse_call(parser, regions=bool(names))
+        if len(names) != len(call.regions):
+            parser.raise_error(f"{len(names)} names for {len(call.regions)} graphs", call.position)
+        graphs = dict(zip(names, call.regions, strict=True))
+        return CustomOp.make(
+            domain, op_type, call.operands, call.result_types, call.attributes, graphs
+        )
 
     @property
     def onnx_operands(self) -> tuple[SSAValue | None, ...]:

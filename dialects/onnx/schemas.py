@@ -108,7 +108,9 @@ _RESULTS = {SINGLE: result_def, OPTIONAL: opt_result_def, VARIADIC: var_result_d
 
 def _op_class(schema: OpSchema) -> type[OnnxOp]:
     """The operation of a schema; see the module's docstring."""
-    graphs = tuple(n for n, a in sorted(schema.attributes.items()) if _kind(a) == "GRAPH")
+    # Backwards, so that then_branch comes before else_branch.
+    names = sorted(schema.attributes, reverse=True)
+    graphs = tuple(n for n in names if _kind(schema.attributes[n]) == "GRAPH")
     scalars = tuple(n for n in sorted(schema.attributes) if n not in graphs)
     signature = OpSignature(
         op_type=schema.name,

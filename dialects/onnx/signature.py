@@ -106,15 +106,15 @@ def positional(
     return tuple(found)
 
 
-def segments_attr(
-    formals: tuple[Formal, ...], given: Sequence[object | None], name: str
-) -> DenseArrayBase:
-    return DenseArrayBase.from_list(i32, segment_sizes(formals, given, name))
+@cache
+def segments_attr(sizes: tuple[int, ...]) -> DenseArrayBase:
+    """Segment sizes as an attribute; the few that occur are shared."""
+    return DenseArrayBase.from_list(i32, sizes)
 
 
 def segment_sizes(
     formals: tuple[Formal, ...], given: Sequence[object | None], name: str
-) -> list[int]:
+) -> tuple[int, ...]:
     """How many of `given` (None: absent) belong to each formal; ValueError if they do not fit."""
     sizes: list[int] = []
     position = 0
@@ -133,7 +133,7 @@ def segment_sizes(
         position += 1
     if position < len(given):
         raise ValueError(f"{name}: {len(given)} given, at most {len(formals)} expected")
-    return sizes
+    return tuple(sizes)
 
 
 @cache

@@ -159,8 +159,9 @@ class _Builder:
 
     def add_nodes(self, nodes: Sequence[Node], block: Block) -> None:
         for node in nodes:
-            for graph in node.subgraphs.values():
-                self._read_constants(graph, block)
+            if not node.domain:
+                for graph in node.subgraphs.values():
+                    self._read_constants(graph, block)
             operands = [None if v is None else self.read(v, block) for v in node.inputs]
             first = next(v.name for v in node.outputs if v is not None)
             location = self._location(first, node.name, node.index)
@@ -192,7 +193,7 @@ class _Builder:
         results = [None if v is None else type_attr(v.type) for v in node.outputs]
         op_class = None if node.domain else op_classes().get(node.op_type)
         if op_class is None:
-            graphs = {name: self._region(graph) for name, graph in node.subgraphs.items()}
+            graphs = {name: self._own_region(graph) for name, graph in node.subgraphs.items()}
             return CustomOp.make(
                 node.domain,
                 node.op_type,
@@ -210,6 +211,15 @@ class _Builder:
             return op_class.make(operands, results, attributes, location=location, regions=regions)
         except ValueError as error:
             raise ModelError(str(error), where=node.name) from None
+
+    def _own_region(self, graph: Graph) -> Region:
+        """A region that holds the constants it reads: foreign operators need not see outer ones."""
+        values, constants = self.values, self.constants
+        self.values = {v: s for v, s in values.items() if v.const is None and v.weight is None}
+        self.constants = {}
+        region = self._region(graph)
+        self.values, self.constants = values, constants
+        return region
 
     def _region(self, graph: Graph) -> Region:
         block = Block(arg_types=[type_attr(v.type) for v in graph.inputs])

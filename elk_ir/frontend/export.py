@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,9 +92,12 @@ def opset_of(module: ModuleOp) -> int:
     return opset.value.data if isinstance(opset, IntegerAttr) else TARGET_OPSET
 
 
-def argument_names(attrs: ArrayAttr | None, count: int, prefix: str) -> list[str]:
-    """`onnx.name` of arguments or results, `prefix` and a number where there is none."""
-    names = [f"{prefix}{i}" for i in range(count)]
+def argument_names(attrs: ArrayAttr | None, values: Sequence[SSAValue], prefix: str) -> list[str]:
+    """`onnx.name` of arguments or results; else the value's own name, or `prefix` and a number."""
+    names: list[str] = []
+    for i, value in enumerate(values):
+        hint = value.name_hint
+        names.append(hint if hint and hint not in names else f"{prefix}{i}")
     for i, entry in enumerate(() if attrs is None else attrs.data):
         name = getattr(entry, "data", {}).get("onnx.name")
         if isinstance(name, StringAttr):
@@ -124,14 +127,14 @@ def export_function(
 
     block = function.body.block
     exporter = _Exporter(load)
-    names = argument_names(function.arg_attrs, len(block.args), "input")
+    names = argument_names(function.arg_attrs, block.args, "input")
     for arg, name in zip(block.args, names, strict=True):
         exporter.claim(arg, name)
     inputs = [value_info(exporter.names[a], a.type) for a in block.args]
     terminator = block.last_op
     if not isinstance(terminator, ReturnOp):
         raise ModelError(f"function {function.sym_name.data!r} does not end in func.return")
-    output_names = argument_names(function.res_attrs, len(terminator.arguments), "output")
+    output_names = argument_names(function.res_attrs, terminator.arguments, "output")
     aliases: list[NodeProto] = []
     for value, name in zip(terminator.arguments, output_names, strict=True):
         if value in exporter.names or isinstance(value.owner, InitializerOp | Block):
@@ -228,8 +231,10 @@ class _Exporter:
     def _graph(self, name: str, block: Block) -> AttributeProto:
         from onnx import helper
 
+        outer, self.tensors = self.tensors, {}
         inputs = [value_info(self.claim(a), a.type) for a in block.args]
         nodes = self.nodes(block)
+        tensors, self.tensors = list(self.tensors.values()), outer
         last = block.last_op
         assert isinstance(last, YieldOp)
         outputs: list[ValueInfoProto] = []
@@ -242,7 +247,7 @@ class _Exporter:
                 nodes.append(helper.make_node("Identity", [inner], [alias]))
                 inner = alias
             outputs.append(value_info(inner, value.type))
-        return helper.make_attribute(name, helper.make_graph(nodes, name, inputs, outputs))
+        return helper.make_attribute(name, helper.make_graph(nodes, name, inputs, outputs, tensors))
 
 
 def initializer_array(

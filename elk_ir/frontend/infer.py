@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto
     from onnx.defs import OpSchema
 
+# ONNX has no inference for these; their result has the type of their first operand.
+_LIKE_FIRST = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 # Constants up to this many elements are handed to ONNX's inference functions.
 DATA_ELEMENTS = 1024
 
@@ -59,6 +61,8 @@ def infer_types(node: Node, opset: int) -> list[ValueType | None]:
     schema = schema_of(node.op_type, opset, node.domain)
     if schema is None:
         raise ModelError(f"operator {node.op_type} is not part of opset {opset}", where=node.name)
+    if node.op_type in _LIKE_FIRST and not node.domain and node.inputs[0] is not None:
+        return [node.inputs[0].type]
     proto = node_to_proto(node)
     types: dict[str, TypeProto] = {}
     data: dict[str, TensorProto] = {}
