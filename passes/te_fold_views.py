@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
 from elk_ir.dialects.element_types import array_from_dense, dense_from_array
@@ -78,10 +78,9 @@ from elk_ir.plan.domain import AxisExpr
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """A reader's operands and domain with the view composed in."""
+    """The domain of a reader (or of the producer) with the view composed in."""
 
     op: StructuredOp
-    ins: tuple[SSAValue, ...]
     domain: Domain
     splits: int
 
@@ -91,10 +90,9 @@ def _fold_into(op: StructuredOp, view: MapOp) -> _Fold | None:
     if not isinstance(op, FREE_DOMAINS) or not in_bounds(view, 0):
         return None
     domain = op.domain.data
-    ins = list(op.ins)
     splits = 0
     source = view.domain.data.operands[0]
-    for i in range(len(ins)):
+    for i in range(len(op.ins)):
         if op.ins[i] is not view.outs[0]:
             continue
         while isinstance(found := compose_read(view, domain.operands[i], domain), Split):
@@ -110,8 +108,7 @@ def _fold_into(op: StructuredOp, view: MapOp) -> _Fold | None:
         operands = list(domain.operands)
         operands[i] = substitute_map(source, assign)
         domain = Domain(domain.dims, tuple(operands), domain.results)
-        ins[i] = view.ins[0]
-    return _Fold(op, tuple(ins), domain, splits) if _is_legal(op, domain) else None
+    return _Fold(op, domain, splits) if _is_legal(op, domain) else None
 
 
 def _is_legal(op: StructuredOp, domain: Domain) -> bool:
@@ -162,7 +159,7 @@ def _fold_back(view: MapOp) -> _Fold | None:
     domain = Domain(domain.dims, domain.operands, (written,))
     if not covers(written, shape_of(view.outs[0]), extents_of(domain)):
         return None
-    return _Fold(op, tuple(op.ins), domain, splits)
+    return _Fold(op, domain, splits)
 
 
 def _splits_harm(fold: _Fold) -> bool:
@@ -174,7 +171,9 @@ def _apply(fold: _Fold, view: MapOp, types: Sequence[Attribute] | None = None) -
     domain = fold.domain
     if not isinstance(fold.op, ConcatOp):
         domain, _ = simplified_domain(fold.op, domain)
-    return rebuilt(fold.op, fold.ins, domain, types, sources=() if types is None else (view,))
+    # Other readers of the view may have been replaced meanwhile: take the operands as they are now.
+    ins = [view.ins[0] if v is view.outs[0] else v for v in fold.op.ins]
+    return rebuilt(fold.op, ins, domain, types, sources=() if types is None else (view,))
 
 
 def _fold_view(view: MapOp, contracts: bool) -> list[StructuredOp]:

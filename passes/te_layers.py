@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
@@ -70,6 +71,11 @@ class Stream:
         inside = self.ops[self.positions[i] + 1 : self.positions[j] + 1]
         return [op for op in inside if self.depends(op)]
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Operations on the stream between neighbouring cuts."""
+        return [len(self.segment(i, i + 1)) for i in range(len(self.values) - 1)]
+
     def depends(self, op: Operation) -> bool:
         """Whether an operation reads something that depends on the stream."""
         return any(v in self.dependent for v in op.operands)
@@ -113,13 +119,27 @@ def stream_from(block: Block, ops: Sequence[Operation], source: SSAValue) -> Str
     return Stream(ops, frozenset(dependent), positions, values)
 
 
-def streams(block: Block) -> list[Stream]:
-    """Streams of a block, the ones with most cuts first."""
+def streams(block: Block, minimum: int) -> list[Stream]:
+    """Streams of a block that may repeat, the most rewarding first.
+
+    They are ranked by the repetitions among the sizes of their segments and the types of their
+    cuts, which costs little to know."""
     ops = list(block.ops)
     sources: list[SSAValue] = [r for op in ops if isinstance(op, GatherOp) for r in op.results]
     sources += [a for a in block.args if a.uses]
-    found = [stream_from(block, ops, s) for s in sources[:MAX_STREAMS]]
-    return sorted((s for s in found if len(s.values) > 2), key=lambda s: -len(s.values))
+    ranked: list[tuple[int, Stream]] = []
+    for source in sources[:MAX_STREAMS]:
+        stream = stream_from(block, ops, source)
+        sizes = stream.sizes
+        outlines: dict[tuple[int, Attribute], int] = {}
+        keys = [
+            outlines.setdefault((size, value.type), len(outlines))
+            for size, value in zip(sizes, stream.values[1:], strict=True)
+        ]
+        best = next(runs(keys, sizes, minimum), None)
+        if best is not None:
+            ranked.append((best.saved, stream))
+    return [stream for _, stream in sorted(ranked, key=lambda pair: -pair[0])]
 
 
 def segment_keys(stream: Stream, signatures: Signatures) -> list[int]:
@@ -209,6 +229,8 @@ def layers_of(stream: Stream, run: Run) -> list[Layer]:
     owned: dict[Operation, int] = {}
     for op in reversed(stream.ops):
         if op in where or not is_pure(op) or stream.depends(op):
+            continue
+        if op is stream.values[0].owner:
             continue
         layers = {
             where.get(use.operation, owned.get(use.operation, -1))

@@ -53,6 +53,7 @@ from elk_ir.passes.te_support import (
 )
 
 MAX_LOOPS = 16
+MAX_STREAMS = 4
 MAX_CANDIDATES = 64
 
 
@@ -77,10 +78,9 @@ def _roll_once(module: ModuleOp, block: Block, minimum: int) -> bool:
     """Roll the most rewarding run of the block, if there is one."""
     signatures = Signatures()
     table = globals_of(module)
-    for stream in streams(block)[:2]:
+    for stream in streams(block, minimum)[:MAX_STREAMS]:
         keys = segment_keys(stream, signatures)
-        sizes = [len(stream.segment(i, i + 1)) for i in range(len(keys))]
-        for n, run in enumerate(runs(keys, sizes, minimum)):
+        for n, run in enumerate(runs(keys, stream.sizes, minimum)):
             if n >= MAX_CANDIDATES:
                 break
             layers = layers_of(stream, run)
