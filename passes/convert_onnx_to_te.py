@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context as XdslContext
-from xdsl.dialects.builtin import ModuleOp, TensorType, UnrealizedConversionCastOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from elk_ir.dialects.location import copy_location, node_name
+from elk_ir.dialects.location import copy_location
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.te.structure import LoadOp
-from elk_ir.passes.onnx_lowerings import lowerings
-from elk_ir.passes.onnx_lowerings.context import Context, Node, Unsupported
+from elk_ir.passes.onnx_lowerings.context import Context
+from elk_ir.passes.onnx_lowerings.driver import lower_block
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,13 @@ class ConvertOnnxToTePass(ModulePass):
     name = "convert-onnx-to-te"
 
     def apply(self, ctx: XdslContext, op: ModuleOp) -> None:
+        from elk_ir.frontend.export import opset_of
+
         converted: list[tuple[FuncOp, FuncOp, Context]] = []
         errors: list[str] = []
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and not function.is_declaration:
-                context = Context()
+                context = Context(opset_of(op))
                 new = _convert_function(function, context, errors)
                 converted.append((function, new, context))
         if errors:
@@ -70,100 +71,6 @@ def _convert_function(function: FuncOp, context: Context, errors: list[str]) -> 
     )
     copy_location(function, new_function)
     return new_function
-
-
-def lower_block(
-    context: Context, block: Block, values: dict[SSAValue, SSAValue], errors: list[str]
-) -> None:
-    """Lower the operations of `block`, whose operands `values` maps to te values, extending it.
-
-    Appends one line to `errors` for each node that can't be lowered; its results are then stood in
-    for, so that the nodes behind it are checked as well.
-    """
-    from elk_ir.dialects.onnx import InitializerOp
-
-    for op in block.ops:
-        if isinstance(op, ReturnOp):
-            continue
-        context.current = op
-        try:
-            if isinstance(op, InitializerOp):
-                result = op.results[0]
-                name = _initializer_name(op)
-                values[result] = context.initializer(op.value, result.type, name, op)
-                continue
-            results = lower_node(context, op, values)
-        except Unsupported as error:
-            if not any(_stands_in(values[v]) for v in op.operands):
-                errors.append(f"{node_name(op)}: {_op_type(op)}: {error}")
-            stand_in = UnrealizedConversionCastOp.create(
-                operands=[], result_types=[r.type for r in op.results]
-            )
-            context.emit(stand_in)
-            results = stand_in.results
-        for old, new in zip(op.results, results, strict=True):
-            values[old] = new
-            if new.name_hint is None:
-                new.name_hint = old.name_hint
-
-
-def lower_node(
-    context: Context, op: Operation, values: dict[SSAValue, SSAValue]
-) -> Sequence[SSAValue]:
-    """The te values of the results of one ONNX operation. Raises Unsupported."""
-    from elk_ir.dialects.onnx import CustomOp, OnnxOp
-
-    if not isinstance(op, OnnxOp | CustomOp):
-        raise Unsupported("not an ONNX operation")
-    key = _op_type(op)
-    lowering = lowerings().get(key)
-    if lowering is None:
-        raise Unsupported("no lowering for this operator")
-    positional = op.onnx_results
-    node = Node(
-        op.op_type if isinstance(op, OnnxOp) else op.op_type.data,
-        tuple(None if v is None else values[v] for v in op.onnx_operands),
-        tuple(None if r is None else r.type for r in positional),
-        op.attr,
-    )
-    lowered = lowering(context, node)
-    lowered = (lowered,) if isinstance(lowered, SSAValue) else tuple(lowered)
-    results: list[SSAValue] = []
-    for i, old in enumerate(positional):
-        if old is None:
-            continue
-        new = lowered[i] if i < len(lowered) else None
-        if new is None:
-            raise Unsupported(f"result {i} is not available")
-        if not _same_type(new.type, old.type):
-            raise Unsupported(f"lowered to {new.type}, but the result is {old.type}")
-        results.append(new)
-    return results
-
-
-def _same_type(a: Attribute, b: Attribute) -> bool:
-    return a == b or (isinstance(a, TensorType) and isinstance(b, TensorType) and a == b)
-
-
-def _op_type(op: Operation) -> str:
-    """`OpType`, or `domain:OpType` outside ONNX's default domain."""
-    from elk_ir.dialects.onnx import CustomOp, OnnxOp
-
-    if isinstance(op, OnnxOp):
-        return op.op_type
-    if isinstance(op, CustomOp):
-        domain = op.domain.data
-        return f"{domain}:{op.op_type.data}" if domain else op.op_type.data
-    return op.name
-
-
-def _initializer_name(op: Operation) -> str:
-    name = node_name(op)
-    return (op.results[0].name_hint or "constant") if name == op.name else name
-
-
-def _stands_in(value: SSAValue) -> bool:
-    return isinstance(value.owner, UnrealizedConversionCastOp)
 
 
 def remove_dead(block: Block) -> None:

@@ -88,9 +88,14 @@ Fn = Callable[..., Scalar | tuple[Scalar, ...]]
 
 
 class Context:
-    """The block being filled. Every operation emitted gets the location of `current`."""
+    """The block being filled. Every operation emitted gets the location of `current`.
 
-    def __init__(self) -> None:
+    `opset` is that of the model, `depth` how many function bodies are being expanded.
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.depth = 0
         self.block = Block()
         self.current: Operation | None = None
         self.known: dict[SSAValue, np.ndarray] = {}

@@ -235,6 +235,14 @@ def _depth_to_space(ctx: Context, node: Node) -> SSAValue:
     return moves.move(ctx, node.operand(0), node.shape(), domain, (dn, channel, dh, dw), write)
 
 
+def _attr(node: Node, name: str) -> object:
+    """An attribute that older versions of the operator do not have; None there."""
+    try:
+        return node.attr(name)
+    except KeyError:
+        return None
+
+
 @lowers("SpaceToDepth")
 def _space_to_depth(ctx: Context, node: Node) -> SSAValue:
     """Blocks of pixels stacked into channels."""
@@ -242,10 +250,17 @@ def _space_to_depth(ctx: Context, node: Node) -> SSAValue:
     s = node.attr("blocksize")
     domain = Domain()
     dn = domain.add("n", n)
-    bh, bw, dc = domain.add("bh", s), domain.add("bw", s), domain.add("c", c)
+    crd = _attr(node, "mode") == "CRD"
+    dc = domain.add("c", c) if crd else None
+    bh, bw = domain.add("bh", s), domain.add("bw", s)
+    dc = domain.add("c", c) if dc is None else dc
     dh, dw = domain.add("h", h // s), domain.add("w", w // s)
     read = (dn, dc, total(scaled(dh, s), bh), total(scaled(dw, s), bw))
-    write = (dn, total(scaled(bh, s * c), scaled(bw, c), dc), dh, dw)
+    if crd:
+        channel = total(scaled(dc, s * s), scaled(bh, s), bw)
+    else:
+        channel = total(scaled(bh, s * c), scaled(bw, c), dc)
+    write = (dn, channel, dh, dw)
     return moves.move(ctx, node.operand(0), node.shape(), domain, read, write)
 
 

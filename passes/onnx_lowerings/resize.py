@@ -25,25 +25,29 @@ from elk_ir.passes.onnx_lowerings.products import contract
 def coordinates(
     mode: str, inputs: int, outputs: int, scale: float, roi: tuple[float, float]
 ) -> np.ndarray:
-    """The input coordinate of each output, by coordinate transformation mode (ONNX, Resize)."""
+    """The input coordinate of each output, by coordinate transformation mode (ONNX, Resize).
+
+    The resized length is `scale * inputs`, of which `outputs` is the integer part.
+    """
     o = np.arange(outputs, dtype=np.float64)
+    length = scale * inputs
     match mode:
         case "half_pixel":
             return (o + 0.5) / scale - 0.5
         case "half_pixel_symmetric":
-            centre = inputs / 2 * (1 - outputs / (scale * inputs))
+            centre = inputs / 2 * (1 - outputs / length)
             return centre + (o + 0.5) / scale - 0.5
         case "pytorch_half_pixel":
-            return (o + 0.5) / scale - 0.5 if outputs > 1 else np.zeros(1)
+            return (o + 0.5) / scale - 0.5 if length > 1 else np.zeros(outputs)
         case "align_corners":
-            return o * (inputs - 1) / (outputs - 1) if outputs > 1 else np.zeros(1)
+            return o * (inputs - 1) / (length - 1) if length != 1 else np.zeros(outputs)
         case "asymmetric":
             return o / scale
         case "tf_crop_and_resize":
             start, end = roi
-            if outputs == 1:
-                return np.asarray([0.5 * (start + end) * (inputs - 1)])
-            step = (end - start) * (inputs - 1) / (outputs - 1)
+            if length == 1:
+                return np.full(outputs, 0.5 * (start + end) * (inputs - 1))
+            step = (end - start) * (inputs - 1) / (length - 1)
             return start * (inputs - 1) + o * step
         case _:
             raise Unsupported(f"coordinate transformation mode {mode!r}")
