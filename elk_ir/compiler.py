@@ -1,0 +1,365 @@
+"""From a model to a program: the pipeline, the checks around it, and `elk_ir.compile`."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
+
+from elk_ir.errors import ElkError, ModelError
+from elk_ir.numerics.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from elk_ir.chips import Chip
+    from elk_ir.program import Program
+
+DEFAULT_POLICY = "basic"
+"""The best scheduling policy that is implemented."""
+
+TARGETS = ("ipu",)
+"""Machines that a program can be lowered to."""
+
+Report = Callable[[str], None]
+"""Receives one line about what is being done now."""
+
+AfterPass = Callable[[ModulePass, ModuleOp], None]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a model, in order, states included, as the ONNX graph names them."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was given: its file's name, its folder (None: it was in memory) and, if it was
+    in memory, its bytes under that name."""
+
+    name: str
+    base_dir: Path | None
+    buffers: Mapping[str, bytes]
+
+
+def compile_model(
+    model: str | Path | bytes | ModelProto,
+    *,
+    chip: str | Path | Chip,
+    target: str = "ipu",
+    policy: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    kv_capacity: int | None = None,
+    time_budget_s: float | None = None,
+    progress: Report | None = None,
+) -> Program:
+    """Compile an ONNX model for a chip. Exported as `elk_ir.compile`.
+
+    model: the path of a `.onnx` file, its bytes, or an onnx.ModelProto.
+    chip: a built-in name, the path of a chip file, or a Chip.
+    policy: how preloads are scheduled (None: the best one there is; the report names it).
+    dims, input_shapes: bind symbolic dimensions by name, or by the shapes of inputs.
+    kv_capacity: entries that a KV cache can hold (default: what this run needs).
+    time_budget_s: how long to search for a better program; the best one so far is returned.
+    progress: called with a line about each step.
+
+    Raises ElkError, with one message, when the model or the chip is no good or when the model does
+    not fit the chip. Weights are not read and need not exist.
+    """
+    from elk_ir.program import Program
+    from elk_ir.report_json import build_report, operator_table
+
+    started = time.process_time()
+    machine = resolve_chip(chip)
+    check_target(target, machine)
+    with quiet_collector():
+        module, source = import_source(
+            model, machine, dims=dims, input_shapes=input_shapes, progress=progress
+        )
+        signature = signature_of(module)
+        ctx = context()
+        levels = {"onnx": module.clone()}
+        passes = pipeline(
+            ctx,
+            target=target,
+            policy=policy,
+            kv_capacity=kv_capacity,
+            time_budget_s=time_budget_s,
+        )
+
+        def after(done: ModulePass, module: ModuleOp) -> None:
+            if done.name == "convert-te-to-icca":
+                check_hbm(module, machine)
+
+        front, back = split_at(passes, "convert-te-to-icca")
+        run_passes(ctx, module, front, model=source.name, progress=progress)
+        levels["te"] = module.clone()
+        middle, last = split_at(back, f"convert-icca-to-{target}")
+        run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
+        levels["icca"] = module.clone()
+        operators = operator_table(module)
+        run_passes(ctx, module, last, model=source.name, progress=progress)
+        levels[target] = module
+        report = build_report(
+            levels["icca"],
+            module,
+            operators,
+            chip=machine,
+            target_name=target,
+            model=source.name,
+            signature=signature,
+            dims=dims or {},
+            compile_cpu_s=time.process_time() - started,
+            compile_peak_rss_bytes=peak_rss_bytes(),
+        )
+    return Program(levels=levels, report=report, chip=machine, source=source, signature=signature)
+
+
+# ---------------------------------------------------------------------- what goes in
+
+
+def resolve_chip(chip: str | Path | Chip) -> Chip:
+    """A chip by name, by file, or as it is. Raises ChipError."""
+    from elk_ir.chips import Chip, load_chip
+
+    return chip if isinstance(chip, Chip) else load_chip(str(chip))
+
+
+def check_target(target: str, chip: Chip) -> None:
+    """Raises ElkError for a target that does not exist."""
+    if target not in TARGETS:
+        raise ElkError(
+            f"unknown target {target!r}", hint=f"the targets are: {', '.join(TARGETS)}"
+        )
+
+
+def import_source(
+    model: str | Path | bytes | ModelProto,
+    chip: Chip,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Report | None = None,
+) -> tuple[ModuleOp, Source]:
+    """The model as a module of the onnx dialect that names its chip, and where it came from.
+
+    Raises ModelError as `elk_ir.frontend.importer.import_model` does.
+    """
+    from elk_ir.dialects.chip import ChipAttr
+    from elk_ir.frontend.importer import import_model
+
+    if progress is not None:
+        progress("importing the model")
+    if isinstance(model, str | Path):
+        path = Path(model)
+        if path.is_dir():
+            raise ModelError("this is a folder, not an ONNX model", where=str(model))
+        source = Source(path.name, path.parent, {})
+        module = import_model(path, dims=dims, input_shapes=input_shapes)
+    else:
+        name = "model.onnx"
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        source = Source(name, None, {name: data})
+        module = import_model(data, name=name, dims=dims, input_shapes=input_shapes)
+    module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
+    return module, source
+
+
+def signature_of(module: ModuleOp) -> Signature:
+    """Inputs and outputs of an imported model. Raises ModelError for what is no tensor."""
+    from xdsl.dialects.builtin import ArrayAttr
+    from xdsl.ir import Attribute
+
+    from elk_ir.dialects.types import shape_dtype
+    from elk_ir.frontend.export import main_function
+
+    function = main_function(module)
+
+    def spec(attrs: ArrayAttr | None, position: int, type_: Attribute, what: str) -> TensorSpec:
+        entry = None if attrs is None else attrs.data[position]
+        named = getattr(entry, "data", {}).get("onnx.name")
+        name = named.data if isinstance(named, StringAttr) else f"{what}{position}"
+        try:
+            shape, dtype = shape_dtype(type_)
+        except ValueError:
+            raise ModelError(
+                f"{what} {name!r} is {type_}, not a tensor of numbers of a static shape"
+            ) from None
+        return TensorSpec(name, dtype, shape)
+
+    types = function.function_type
+    return Signature(
+        tuple(spec(function.arg_attrs, i, t, "input") for i, t in enumerate(types.inputs)),
+        tuple(spec(function.res_attrs, i, t, "output") for i, t in enumerate(types.outputs)),
+    )
+
+
+# ---------------------------------------------------------------------- the pipeline
+
+
+def context() -> Context:
+    """A context that knows the dialects of every level; they are imported when first used."""
+    from elk_ir.universe import ELK_UNIVERSE
+
+    ctx = Context()
+    for name, factory in ELK_UNIVERSE.all_dialects.items():
+        ctx.register_dialect(name, factory)
+
+    def builtin() -> object:
+        from xdsl.dialects.builtin import Builtin
+
+        return Builtin
+
+    def func() -> object:
+        from xdsl.dialects.func import Func
+
+        return Func
+
+    ctx.register_dialect("builtin", builtin)  # pyright: ignore[reportArgumentType]
+    ctx.register_dialect("func", func)  # pyright: ignore[reportArgumentType]
+    return ctx
+
+
+def pipeline(
+    ctx: Context,
+    *,
+    target: str = "ipu",
+    policy: str | None = None,
+    kv_capacity: int | None = None,
+    time_budget_s: float | None = None,
+) -> tuple[ModulePass, ...]:
+    """The passes that lead from onnx to `target`, in order. Raises ElkError for a bad option."""
+    from elk_ir.pipelines import PIPELINES
+    from elk_ir.tools.opt_pipeline import parse_passes
+    from elk_ir.universe import ELK_UNIVERSE
+
+    if kv_capacity is not None and kv_capacity < 1:
+        raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
+    schedule = f"icca-schedule{{policy={policy or DEFAULT_POLICY}}}"
+    text = f"convert-onnx-to-te,te-pipeline,convert-te-to-icca,{schedule},icca-allocate,"
+    if "icca-verify-program" in ELK_UNIVERSE.all_passes:
+        text += "icca-verify-program,"
+    text += f"convert-icca-to-{target}"
+    return parse_passes(text, ELK_UNIVERSE.all_passes, PIPELINES, origin="elk")
+
+
+def split_at(
+    passes: Sequence[ModulePass], name: str
+) -> tuple[tuple[ModulePass, ...], tuple[ModulePass, ...]]:
+    """The passes before the one called `name`, and the rest."""
+    position = next((i for i, p in enumerate(passes) if p.name == name), len(passes))
+    return tuple(passes[:position]), tuple(passes[position:])
+
+
+def run_passes(
+    ctx: Context,
+    module: ModuleOp,
+    passes: Sequence[ModulePass],
+    *,
+    model: str,
+    progress: Report | None = None,
+    after: AfterPass | None = None,
+) -> None:
+    """Run passes on a module, verifying it after each one. Raises ElkError naming `model` and the
+    pass when one gives up or leaves invalid IR behind."""
+    for each in passes:
+        if progress is not None:
+            progress(each.name)
+        try:
+            each.apply(ctx, module)
+            module.verify()
+        except DiagnosticException as error:
+            raise pass_error(error, each.name, model) from error
+        if after is not None:
+            after(each, module)
+
+
+def pass_error(error: DiagnosticException, pass_name: str, model: str) -> ElkError:
+    """A pass's failure as one message: the node, the reason, and the pass."""
+    from xdsl.utils.exceptions import VerifyException
+
+    from elk_ir.diagnostics import LocatedFailure
+    from elk_ir.dialects.location import node_names
+    from elk_ir.tools.opt_diagnostics import failing_op
+
+    what, *details = str(error).split("\n")
+    what = what.removeprefix(f"{pass_name}: ")
+    if isinstance(error, VerifyException):
+        what = f"pass {pass_name} left an invalid program behind: {what}"
+    op = failing_op(error)
+    names = () if op is None else node_names(op)
+    if names and names[0] not in what:
+        what = f"node {names[0]!r}: {what}"
+    notes = error.notes if isinstance(error, LocatedFailure) else ()
+    lines = [line.strip() for line in (*details, *notes) if line.strip()]
+    return ModelError(what, where=model, details=[*lines, f"(in pass {pass_name})"])
+
+
+def check_hbm(module: ModuleOp, chip: Chip) -> None:
+    """Raises ElkError if the tensors of a program do not fit the chip's HBM."""
+    from elk_ir.report_json import hbm_footprint_bytes, hbm_tensor_sizes
+
+    if chip.hbm is None:
+        return
+    needed, available = hbm_footprint_bytes(module), chip.hbm.capacity_bytes
+    if needed <= available:
+        return
+    largest = sorted(hbm_tensor_sizes(module), key=lambda item: (-item[1], item[0]))[:5]
+    raise ElkError(
+        f"the model needs {needed:,} bytes of HBM, chip {chip.name!r} has {available:,}"
+        f" ({needed - available:,} too many)",
+        details=["largest tensors:", *(f"  {size:>15,} bytes  {name}" for name, size in largest)],
+        hint="choose a chip with more HBM, a smaller batch or a shorter KV cache",
+    )
+
+
+# ---------------------------------------------------------------------- the process
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No cyclic garbage collection inside: IR is full of cycles that all stay alive."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had resident so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def chip_of_module(module: ModuleOp) -> Chip:
+    """The chip that a program was compiled for. Raises ElkError if it names none."""
+    from elk_ir.dialects.chip import ChipAttr
+
+    attr = module.attributes.get("icca.chip")
+    if not isinstance(attr, ChipAttr):
+        raise ElkError("the program names no chip (attribute icca.chip)")
+    return attr.to_chip()
+
+
+def policy_of_module(module: ModuleOp) -> str | None:
+    """The scheduling policy that made a program."""
+    attr = module.attributes.get("icca.policy")
+    return attr.data if isinstance(attr, StringAttr) else None

@@ -1,0 +1,263 @@
+"""`Program`: a compiled model, which can be run on the virtual machine, printed and saved."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from elk_ir.compiler import Signature, Source, chip_of_module, context
+from elk_ir.errors import ElkError
+from elk_ir.numerics.compare import coarsest
+from elk_ir.numerics.tensors import check_inputs
+from elk_ir.weight_source import WeightSource
+
+if TYPE_CHECKING:
+    from elk_ir.chips import Chip
+    from elk_ir.targets.ipu.interpreter import Landing
+
+PROGRAM_FILE = "program.mlir"
+TARGET_FILE = "target.mlir"
+REPORT_FILE = "report.json"
+
+
+class Program:
+    """A model compiled for a chip. Made by `elk_ir.compile` and `elk_ir.load`.
+
+    report: what `report.json` holds (docs/commands.md).
+    signature: the inputs and outputs by their ONNX names.
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: Mapping[str, ModuleOp],
+        report: dict[str, Any],
+        chip: Chip,
+        source: Source,
+        signature: Signature,
+    ) -> None:
+        self.levels, self.report, self.chip = dict(levels), report, chip
+        self.source, self.signature = source, signature
+        self._weights = WeightSource(source.base_dir, buffers=source.buffers)
+
+    @property
+    def icca(self) -> ModuleOp:
+        """The planned, scheduled and allocated program."""
+        return self.levels["icca"]
+
+    @property
+    def target(self) -> ModuleOp:
+        """What the program was lowered to; this is what runs."""
+        return self.levels[self.target_name]
+
+    @property
+    def target_name(self) -> str:
+        """The name of that level."""
+        return self.report["target"]
+
+    @property
+    def precision(self) -> str:
+        """The least precise float type among what the program keeps in HBM."""
+        from elk_ir.dialects.types import shape_dtype
+        from elk_ir.report_json import hbm_tensors
+
+        return coarsest(shape_dtype(op.type)[1] for op in hbm_tensors(self.target))
+
+    def mlir(self, level: str = "icca") -> str:
+        """The program's text at a level: `onnx`, `te`, `icca` or the target, with locations.
+
+        A program that was loaded has the last two. Raises ElkError for a level it does not have.
+        """
+        if level not in self.levels:
+            raise ElkError(
+                f"this program has no level {level!r}",
+                hint=f"it has: {', '.join(self.levels)}",
+            )
+        return print_module(self.levels[level])
+
+    # ------------------------------------------------------------------ numbers
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        random_weights: int | None = None,
+        landing: Landing = "late",
+    ) -> dict[str, np.ndarray]:
+        """The outputs by name, computed on the virtual machine from the inputs by name.
+
+        Weights are read from the files beside the model and checked by size and hash;
+        `random_weights` is a seed for those that do not exist. `landing` says whether preloads
+        arrive as early or as late as allowed: the result is the same. Raises ElkError for wrong
+        inputs, missing weights, and programs that break a rule of the machine.
+        """
+        from elk_ir.targets.ipu.interpreter import Interpreter
+
+        taken = check_inputs(inputs, self.signature.inputs)
+        weights = self._weights
+        if random_weights is not None:
+            weights = weights.with_seed(random_weights)
+        machine = Interpreter(
+            self.target,
+            lambda remote: weights.load(remote.value),
+            cores=self.chip.cores,
+            sram_bytes=self.chip.usable_sram_per_core_bytes,
+            landing=landing,
+        )
+        return shaped_outputs(machine.run(taken), self.signature)
+
+    def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """`run` with the inputs as keywords."""
+        return self.run(inputs)
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, folder: Path | str) -> Path:
+        """Write `program.mlir`, `target.mlir` and `report.json` into a folder; returns it.
+
+        The files appear complete or not at all. Weights are not copied: `weights_dir` in the report
+        leads from the folder to the model's. Raises ElkError when it cannot be written.
+        """
+        folder = Path(folder)
+        report = {**self.report, "weights_dir": self._weights_dir(folder)}
+        files = {
+            PROGRAM_FILE: self.mlir("icca"),
+            TARGET_FILE: self.mlir(self.target_name),
+            REPORT_FILE: json.dumps(report, indent=2, allow_nan=False) + "\n",
+        }
+        temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                temporary[name].write_text(text, encoding="utf-8")
+            for name, path in temporary.items():
+                path.replace(folder / name)
+        except OSError as error:
+            what = (error.strerror or str(error)).lower()
+            raise ElkError(f"cannot be written: {what}", where=str(folder)) from None
+        finally:
+            for path in temporary.values():
+                if path.parent.is_dir():
+                    path.unlink(missing_ok=True)
+        return folder
+
+    def _weights_dir(self, folder: Path) -> str | None:
+        """The way from `folder` to the model's folder, None if the model was in memory."""
+        base = self.source.base_dir
+        if base is None:
+            return None
+        try:
+            relative = os.path.relpath(base.resolve(), folder.resolve())
+        except ValueError:  # on another drive
+            return base.resolve().as_posix()
+        return Path(relative).as_posix()
+
+
+def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Program:
+    """The program that `Program.save` wrote into `folder`. Exported as `elk_ir.load`.
+
+    weights_dir: the folder of the model, if it is no longer where it was. Raises ElkError when a
+    file is missing or damaged.
+    """
+    from elk_ir.report_json import signature_from_report
+
+    folder = Path(folder)
+    report = _read_report(folder / REPORT_FILE)
+    try:
+        signature = signature_from_report(report)
+        target_name, name = str(report["target"]), str(report["model"])
+        relative = report.pop("weights_dir", None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ElkError(
+            f"this is no report of a compiled program ({type(error).__name__}: {error})",
+            where=str(folder / REPORT_FILE),
+        ) from None
+    levels = {
+        "icca": read_module(folder / PROGRAM_FILE),
+        target_name: read_module(folder / TARGET_FILE),
+    }
+    base = folder / relative if isinstance(relative, str) else None
+    if weights_dir is not None:
+        base = Path(weights_dir)
+    return Program(
+        levels=levels,
+        report=report,
+        chip=chip_of_module(levels[target_name]),
+        source=Source(name, base, {}),
+        signature=signature,
+    )
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
+    try:
+        report = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ElkError(
+            f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}"
+        ) from None
+    if not isinstance(report, dict):
+        raise ElkError("this is no report of a compiled program", where=str(path))
+    return report
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ElkError(
+            f"no compiled program is here: {path.name} is missing",
+            where=str(path.parent),
+            hint="`elk compile MODEL.onnx --chip CHIP -o DIR` makes one",
+        ) from None
+    except OSError as error:
+        raise ElkError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise ElkError("not UTF-8 text", where=str(path)) from None
+
+
+def print_module(module: ModuleOp) -> str:
+    """The text of a module, with locations; the same module always prints the same."""
+    from elk_ir.tools.opt_printing import PrintOptions
+
+    stream = StringIO()
+    PrintOptions(debuginfo=True).printer(stream).print_op(module)
+    return stream.getvalue() + "\n"
+
+
+def read_module(path: Path) -> ModuleOp:
+    """Parse and verify a module. Raises ElkError naming file, line and column."""
+    from xdsl.parser import Parser
+    from xdsl.utils.exceptions import DiagnosticException, ParseError
+
+    text = _read_text(path)
+    try:
+        module = Parser(context(), text, str(path)).parse_module()
+        module.verify()
+    except ParseError as error:
+        message = error.msg.strip().split("\n")[0]
+        raise ElkError(message, where=str(error.span.get_location())) from None
+    except DiagnosticException as error:
+        raise ElkError(str(error).split("\n")[0], where=str(path)) from None
+    return module
+
+
+def shaped_outputs(
+    outputs: Mapping[str, np.ndarray], signature: Signature
+) -> dict[str, np.ndarray]:
+    """Outputs in the model's order. A state is read in its whole capacity, of which the filled
+    part, which is what the model declares, is the output."""
+    result: dict[str, np.ndarray] = {}
+    for spec in signature.outputs:
+        if spec.name not in outputs:
+            raise ElkError(f"the program does not compute output {spec.name!r}")
+        filled = tuple(slice(0, n) for n in spec.shape)
+        result[spec.name] = outputs[spec.name][filled]
+    return result
