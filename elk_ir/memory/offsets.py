@@ -17,7 +17,7 @@ from elk_ir.errors import CapacityError
 from elk_ir.memory.check import peak
 from elk_ir.memory.graph import Sections, sections_of
 from elk_ir.memory.lifetimes import Problem
-from elk_ir.memory.search import RULES, Search
+from elk_ir.memory.search import RULES, Floats, Search
 
 STEPS_PER_SECOND = 3000
 """Search steps that a second of budget buys; measured on one slow core, 150 to 450 buffers."""
@@ -141,26 +141,28 @@ def _solve(
 ) -> tuple[list[int] | None, bool, int]:
     """Offsets within ``height`` bytes, whether there are none (proved), and the steps spent.
 
-    Restarts: every rule with every order, twice, then orders by tightness in which sections count
-    for more the more branches they have refuted. Step limits double after each round.
+    Restarts: every rule with every order, ties between sections going to the earlier or the later
+    one, twice; then orders by tightness in which sections count for more the more branches they
+    have refuted. Step limits double after each round.
     """
     search = Search(graph, height)
     random = np.random.default_rng(seed)
     totals = np.array([sum(graph.size[i] for i in section) for section in graph.members])
     tightness = totals / max(1, height)
-    none = np.zeros(len(graph.members))
-    blame = none
+    blame: Floats = np.zeros(len(graph.members))
+    late: Floats = np.linspace(0.0, 1e-5, len(graph.members))  # only breaks ties
     used, limit, attempt = 0, FIRST_TRY_STEPS, 0
     plain = _search_orders(graph, tightness)
-    combinations = len(RULES) * len(plain)
+    combinations = 2 * len(RULES) * len(plain)
     while used < steps:
-        which, rule = divmod(attempt % combinations, len(RULES))
+        which, rule = divmod(attempt % (combinations // 2), len(RULES))
+        ties = late if attempt // (combinations // 2) % 2 else 0 * late
         if attempt < 2 * combinations:
-            order, weight = plain[which], none
+            order, weight = plain[which], ties
         else:
             scale = blame / max(float(blame.max()), 1e-9)
-            weight = 0.3 * scale * random.random(len(scale))
-            order = _search_orders(graph, tightness + 2 * weight)[which]
+            bias = 0.3 * scale * random.random(len(scale))
+            order, weight = _search_orders(graph, tightness + 2 * bias)[which], bias + ties
         outcome = search.run(order, RULES[rule], min(limit, steps - used), weight)
         used += outcome.steps
         if outcome.offsets is not None or outcome.exhausted:
