@@ -37,11 +37,11 @@ from elk_ir.dialects.te import (
     RepeatOp,
     WeightAttr,
 )
-from elk_ir.dialects.te.attrs import Domain
+from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.te.structure import GlobalKind
 from elk_ir.numerics.kernels import run_whole
-from elk_ir.passes.te_affine import covers
+from elk_ir.passes.te_affine import bounds, covers
 from elk_ir.passes.te_bodies import BodyGraph, python_number
 from elk_ir.passes.te_support import (
     FREE_DOMAINS,
@@ -147,14 +147,17 @@ def _merge_globals(module: ModuleOp, intern: _Interned) -> None:
 
 
 def _simplified(op: StructuredOp, constants: _Constants) -> StructuredOp | SSAValue:
-    """A simpler operation that computes the same, the value that it yields, or `op` itself."""
+    """A simpler operation that computes the same, the value that it yields, or `op` itself, of
+    which the domain may have changed."""
     if not isinstance(op, FREE_DOMAINS):
         return op
     domain, dim = simplified_domain(op, op.domain.data)
     ins = list(op.ins)
     properties: dict[str, Attribute] = {}
     if dim is not None and isinstance(op, ConcatOp) and dim != op.dim.value.data:
-        properties["dim"] = IntegerAttr(dim, i64)
+        op.properties["dim"] = IntegerAttr(dim, i64)
+    if domain != op.domain.data:
+        op.properties["domain"] = DomainAttr(domain)
     if isinstance(op, MapOp):
         body = op.body.data
         numbers = [constants.number(v) for v in ins]
@@ -179,17 +182,14 @@ def _simplified(op: StructuredOp, constants: _Constants) -> StructuredOp | SSAVa
             return ins[0]
     elif isinstance(op, ContractOp | ReduceOp) and op.epilogue is not None:
         if op.epilogue.data.is_identity:
-            bare = rebuilt(op, ins, domain, properties=properties)
-            del bare.properties["epilogue"]
-            return bare
-    if properties or domain != op.domain.data or len(ins) != len(op.ins):
+            del op.properties["epilogue"]
+    if len(ins) != len(op.ins):
         return rebuilt(op, ins, domain, properties=properties)
+    op.properties.update(properties)
     return op
 
 
-def _reads_inside(value: SSAValue, axes: tuple, domain: Domain) -> bool:
-    from elk_ir.passes.te_affine import bounds
-
+def _reads_inside(value: SSAValue, axes: Map, domain: Domain) -> bool:
     extents = extents_of(domain)
     for axis, extent in zip(axes, shape_of(value), strict=True):
         low, high = bounds(axis, extents)
@@ -299,16 +299,17 @@ def _recipe(op: StructuredOp, constants: _Constants) -> WeightAttr | None:
 def _process(
     block: Block,
     known: dict[Hashable, Operation],
-    constants: _Constants,
+    constants: _Constants | None,
     intern: _Interned,
 ) -> None:
+    """Clean up a block; without `constants` operations are only merged and moved."""
     for op in list(block.ops):
         if isinstance(op, RepeatOp):
             _process(op.body.block, dict(known), constants, intern)
             continue
         if not is_pure(op):
             continue
-        if isinstance(op, StructuredOp):
+        if isinstance(op, StructuredOp) and constants is not None:
             new = _simplified(op, constants)
             if isinstance(new, SSAValue):
                 replace_value(op.results[0], new)
@@ -357,15 +358,20 @@ def erase_dead_code(module: ModuleOp) -> None:
 
 @dataclass(frozen=True)
 class TeCanonicalizePass(ModulePass):
-    """Simplify domains, bodies and constants; merge equal operations; drop what is dead."""
+    """Simplify domains, bodies and constants; merge equal operations; drop what is dead.
+
+    `simplify=false` only merges and drops, which is all that an unrolled graph needs before its
+    layers are rolled."""
 
     name = "te-canonicalize"
+
+    simplify: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrites `op` in place."""
         intern = _Interned()
         _merge_globals(op, intern)
-        constants = _Constants(op, globals_of(op))
+        constants = _Constants(op, globals_of(op)) if self.simplify else None
         for function in functions(op):
             _process(function.body.block, {}, constants, intern)
         erase_dead_code(op)

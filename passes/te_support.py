@@ -266,6 +266,11 @@ def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | N
 
     The second value is the new position of a concat's dimension."""
     dim = op.dim.value.data if isinstance(op, ConcatOp) else None
+    if dim is None and (
+        known := _SIMPLIFIED.get((type(op), domain))
+    ) is not None:
+        return known, None
+    before = domain
     keep_reductions = not isinstance(op, MapOp | ContractOp | ReduceOp)
     gone = {
         i
@@ -283,7 +288,14 @@ def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | N
     if not isinstance(op, ConcatOp | AttentionOp | GatherOp):
         while (pair := merge_pair(domain, pinned)) is not None:
             domain = merge_dims(domain, *pair)
+    if dim is None:
+        if len(_SIMPLIFIED) > 4096:
+            _SIMPLIFIED.clear()
+        _SIMPLIFIED[type(op), before] = domain
     return domain, dim
+
+
+_SIMPLIFIED: dict[tuple[type, Domain], Domain] = {}
 
 
 # ---------------------------------------------------------------------- expressions
