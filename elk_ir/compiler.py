@@ -143,9 +143,7 @@ def resolve_chip(chip: str | Path | Chip) -> Chip:
 def check_target(target: str, chip: Chip) -> None:
     """Raises ElkError for a target that does not exist."""
     if target not in TARGETS:
-        raise ElkError(
-            f"unknown target {target!r}", hint=f"the targets are: {', '.join(TARGETS)}"
-        )
+        raise ElkError(f"unknown target {target!r}", hint=f"the targets are: {', '.join(TARGETS)}")
 
 
 def import_source(

@@ -221,9 +221,7 @@ class Traffic:
 
 def count_traffic(module: ModuleOp) -> Traffic:
     """The traffic of one run of an ipu program."""
-    variables = {
-        op.sym_name.data: op for op in module.body.block.ops if isinstance(op, ipu.VarOp)
-    }
+    variables = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, ipu.VarOp)}
     traffic = Traffic()
 
     def visit(block: Block, times: int) -> None:

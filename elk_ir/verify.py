@@ -1,0 +1,338 @@
+"""`verify_levels`: run a model at every level of the pipeline and name the first pass after which
+the numbers change.
+
+Each level has an evaluator of its own, so that a pass is judged by what it made and not by what the
+passes behind it make of that: ONNX's evaluators for onnx, whole tensors for te and icca, the
+virtual machine for the target. Addresses only exist in the target; if the virtual machine
+disagrees, the same plans are lowered once more at addresses that can't overlap, which tells a
+wrong address from a wrong lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from elk_ir.compiler import (
+    Report,
+    Signature,
+    Source,
+    chip_of_module,
+    context,
+    import_source,
+    pipeline,
+    quiet_collector,
+    resolve_chip,
+    run_passes,
+    signature_of,
+)
+from elk_ir.errors import CapacityError, ElkError
+from elk_ir.numerics.compare import OutputError, coarsest, output_error
+from elk_ir.numerics.tensors import check_inputs, random_inputs
+from elk_ir.program import shaped_outputs
+from elk_ir.weight_source import WeightSource
+
+if TYPE_CHECKING:
+    from elk_ir.chips import Chip
+
+Arrays = Mapping[str, np.ndarray]
+
+_PREFIX = {"ipu.": "ipu", "icca.": "icca", "te.": "te"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """The numbers after one pass, against those of the imported model.
+
+    `errors` has one entry an output; it is empty where the level could not be run at all, and
+    `failure` then says why. `node` names the first ONNX node whose value differs, if that is known.
+    """
+
+    after: str
+    level: str
+    errors: tuple[OutputError, ...] = ()
+    failure: str | None = None
+    node: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all outputs agree."""
+        return self.failure is None and all(e.ok for e in self.errors)
+
+    @property
+    def max_abs_error(self) -> float:
+        """The largest error of any output (infinite where the level could not be run)."""
+        if self.failure is not None:
+            return float("inf")
+        return max((e.max_abs_error for e in self.errors), default=0.0)
+
+    @property
+    def worst(self) -> OutputError | None:
+        """The output that is furthest off, relative to what is allowed."""
+        return max(self.errors, key=_excess, default=None)
+
+
+def _excess(error: OutputError) -> float:
+    if error.max_abs_error == 0:
+        return 0.0
+    return error.max_abs_error / error.allowed if error.allowed else float("inf")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All checks up to the first that disagrees, and the pass to blame for it (None: all agree)."""
+
+    model: str
+    chip: str
+    checks: tuple[Check, ...]
+    culprit: str | None
+
+    @property
+    def failed(self) -> Check | None:
+        """The check that disagrees."""
+        return next((c for c in self.checks if not c.ok), None)
+
+
+def verify_levels(
+    model: str | Path | bytes | Any,
+    *,
+    chip: str | Path | Chip,
+    inputs: Arrays | None = None,
+    random_inputs_seed: int = 0,
+    random_weights: int | None = None,
+    policy: str | None = None,
+    target: str = "ipu",
+    dims: Mapping[str, int] | None = None,
+    kv_capacity: int | None = None,
+    expected: Arrays | None = None,
+    passes: Sequence[ModulePass] | None = None,
+    progress: Report | None = None,
+) -> Verification:
+    """Run `model` at every level on the same inputs; stops at the first that disagrees.
+
+    inputs: by name; None makes them up from `random_inputs_seed`. `expected` outputs (from the
+    framework that exported the model, say) check the import as well. `passes` replaces the
+    pipeline. Raises ElkError for what can't be compiled or run at the onnx level.
+    """
+    with quiet_collector():
+        shapes = None if inputs is None else {n: np.shape(a) for n, a in inputs.items()}
+        machine = resolve_chip(chip)
+        module, source = import_source(
+            model, machine, dims=dims, input_shapes=shapes, progress=progress
+        )
+        ctx = context()
+        if passes is None:
+            passes = pipeline(ctx, target=target, policy=policy, kv_capacity=kv_capacity)
+        signature = signature_of(module)
+        if inputs is None:
+            inputs = random_inputs(signature.inputs, random_inputs_seed)
+        else:
+            inputs = check_inputs(inputs, signature.inputs)
+        weights = WeightSource(source.base_dir, buffers=source.buffers, random_seed=random_weights)
+        session = _Session(ctx, source, signature, inputs, weights, progress)
+        return session.verify(module, passes, machine.name, expected)
+
+
+@dataclass
+class _Session:
+    """What stays the same from level to level."""
+
+    ctx: Context
+    source: Source
+    signature: Signature
+    inputs: Arrays
+    weights: WeightSource
+    progress: Report | None
+    precision: str = "float32"
+    reference: Arrays | None = None
+
+    def say(self, line: str) -> None:
+        if self.progress is not None:
+            self.progress(line)
+
+    def verify(
+        self,
+        module: ModuleOp,
+        passes: Sequence[ModulePass],
+        chip: str,
+        expected: Arrays | None,
+    ) -> Verification:
+        self.say("running the onnx level")
+        self.precision = coarsest(t for t in (*_weight_types(module), *self._input_types()))
+        reference = self.evaluate(module, "onnx")
+        checks: list[Check] = []
+        if expected is not None:
+            checks.append(self.compare("import", "onnx", reference, expected))
+        self.reference = reference
+        for position, each in enumerate(passes):
+            if checks and not checks[-1].ok:
+                break
+            before = module.clone()
+            run_passes(self.ctx, module, [each], model=self.source.name, progress=self.progress)
+            level = level_of(module)
+            self.say(f"running the {level} level after {each.name}")
+            check, failure = self.check(module, each.name, level)
+            if not check.ok:
+                check = self.explain(check, before, module, passes[: position + 1])
+                del failure
+            checks.append(check)
+        failed = next((c for c in checks if not c.ok), None)
+        return Verification(
+            self.source.name, chip, tuple(checks), None if failed is None else failed.after
+        )
+
+    def _input_types(self) -> list[str]:
+        return [s.dtype for s in self.signature.inputs]
+
+    # ------------------------------------------------------------------ one level
+
+    def check(self, module: ModuleOp, after: str, level: str) -> tuple[Check, ElkError | None]:
+        """Run one level and compare; a level that can't be run is a check that fails."""
+        assert self.reference is not None
+        try:
+            outputs = self.evaluate(module, level)
+        except ElkError as error:
+            return Check(after, level, failure=str(error)), error
+        return self.compare(after, level, outputs, self.reference), None
+
+    def compare(self, after: str, level: str, actual: Arrays, expected: Arrays) -> Check:
+        missing = [s.name for s in self.signature.outputs if s.name not in actual]
+        if missing:
+            return Check(after, level, failure=f"output {missing[0]!r} is not computed")
+        return Check(
+            after,
+            level,
+            tuple(
+                output_error(s.name, np.asarray(actual[s.name]), expected[s.name], self.precision)
+                for s in self.signature.outputs
+                if s.name in expected
+            ),
+        )
+
+    def evaluate(self, module: ModuleOp, level: str, *, sram_bytes: int | None = None) -> Arrays:
+        """The outputs of a module at its level. Raises ElkError if it can't be run."""
+        if level == "onnx":
+            from elk_ir.numerics.onnx_eval import evaluate_onnx
+
+            return evaluate_onnx(module, self.inputs, self.weights)
+        if level == "te":
+            from elk_ir.numerics.te_eval import evaluate_te
+
+            return evaluate_te(module, self.inputs, load_weight=self.weights.load)
+        if level == "icca":
+            from elk_ir.numerics.icca_eval import evaluate_icca
+
+            outputs = evaluate_icca(module, self.inputs, load_weight=self.weights.load)
+            return shaped_outputs(outputs, self.signature)
+        from elk_ir.targets.ipu.interpreter import Interpreter
+
+        chip = chip_of_module(module)
+        machine = Interpreter(
+            module,
+            lambda remote: self.weights.load(remote.value),
+            cores=chip.cores,
+            sram_bytes=sram_bytes or chip.usable_sram_per_core_bytes,
+        )
+        return shaped_outputs(machine.run(self.inputs), self.signature)
+
+    # ------------------------------------------------------------------ who did it
+
+    def explain(
+        self, check: Check, before: ModuleOp, after: ModuleOp, passes: Sequence[ModulePass]
+    ) -> Check:
+        """The failed check with the pass to blame and, where it can be told, the node."""
+        from dataclasses import replace
+
+        if check.level in ("te", "icca"):
+            self.say("looking for the node")
+            return replace(check, node=self.first_difference(before, after))
+        allocator = next((p.name for p in reversed(passes) if p.name.startswith(_ALLOCATE)), None)
+        if allocator is not None and self.right_without_overlaps(before, passes[-1]):
+            # Each check is "after" a pass: addresses were wrong all along, but nothing read them.
+            return replace(check, after=allocator)
+        return check
+
+    def right_without_overlaps(self, allocated: ModuleOp, lowering: ModulePass) -> bool:
+        """Whether the numbers are right once every buffer has an address of its own."""
+        from elk_ir.passes.icca_liveness import liveness
+
+        module = allocated.clone()
+        try:
+            end = 0
+            for placed in liveness(module).placed:
+                placed.place(end)
+                end += -(-placed.buffer.size_bytes // 8) * 8
+            run_passes(self.ctx, module, [lowering], model=self.source.name)
+            assert self.reference is not None
+            outputs = self.evaluate(module, level_of(module), sram_bytes=end)
+            return self.compare("", "", outputs, self.reference).ok
+        except (CapacityError, ElkError):
+            return False
+
+    def first_difference(self, before: ModuleOp, after: ModuleOp) -> str | None:
+        """The first node, in program order, whose value no longer agrees with that of the level
+        above; None if none of those that both levels compute differs."""
+        from elk_ir.numerics.traces import trace_level
+
+        try:
+            old = trace_level(before, level_of(before), self.inputs, self.weights)
+            new = trace_level(after, level_of(after), self.inputs, self.weights)
+        except ElkError:
+            return None
+        known: dict[str, list[np.ndarray]] = {}
+        for names, value in old:
+            for name in names:
+                known.setdefault(name, []).append(value)
+        for names, value in new:
+            same_shape = [
+                v for name in names for v in known.get(name, ()) if v.shape == value.shape
+            ]
+            if same_shape and not any(
+                output_error("", value, v, self.precision).ok for v in same_shape
+            ):
+                return names[0]
+        return None
+
+
+_ALLOCATE = "icca-allocate"
+
+
+def _weight_types(module: ModuleOp) -> list[str]:
+    """Element types of the weights of a module of the onnx dialect."""
+    from elk_ir.dialects.onnx import InitializerOp
+    from elk_ir.dialects.types import shape_dtype
+
+    return [
+        shape_dtype(op.output)[1]
+        for op in module.walk()
+        if isinstance(op, InitializerOp) and _is_numeric(op)
+    ]
+
+
+def _is_numeric(op: Any) -> bool:
+    from elk_ir.dialects.types import shape_dtype
+
+    try:
+        shape_dtype(op.output)
+    except ValueError:
+        return False
+    return True
+
+
+def level_of(module: ModuleOp) -> str:
+    """The lowest level that a module has operations of: onnx, te, icca or ipu."""
+    found: set[str] = set()
+    for op in module.walk():
+        for prefix, level in _PREFIX.items():
+            if op.name.startswith(prefix):
+                found.add(level)
+        if "ipu" in found:
+            break
+    return next((level for level in _PREFIX.values() if level in found), "onnx")

@@ -1,0 +1,127 @@
+"""`elk run DIR|MODEL.onnx --inputs in.npz [--expect out.npz]`: numbers from the virtual chip."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from elk_ir.tools.elk_options import (
+    add_compile_flags,
+    add_input_flags,
+    add_json_flag,
+    given_inputs,
+    inputs_for,
+    print_json,
+    program_from_args,
+    progress,
+    short,
+    table,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elk_ir.numerics.compare import OutputError
+    from elk_ir.program import Program
+
+DISAGREE = 3
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to what `ArgumentParser.add_subparsers()` returned."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "run",
+        help="run a model on the virtual chip",
+        description="Runs a compiled program (a folder), or compiles a model and runs it, on a"
+        " virtual chip that owns every core's memory byte by byte. With --expect the outputs are"
+        " compared, and the exit code is 3 if they disagree.",
+    )
+    parser.add_argument("model", metavar="DIR|MODEL.onnx")
+    parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs, by name")
+    add_input_flags(parser)
+    parser.add_argument(
+        "--expect", metavar="OUT.npz", help="expected outputs (plain names, or the prefix out/)"
+    )
+    add_compile_flags(parser, chip_required=False)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs, compares, writes. Raises ElkError for wrong inputs and what can't be compiled."""
+    from elk_ir.numerics.compare import compare_outputs
+    from elk_ir.numerics.tensors import read_npz, write_npz
+
+    given = given_inputs(args)
+    expected = None if args.expect is None else read_npz(args.expect, "out/")
+    with progress() as say:
+        program = program_from_args(args, say, given)
+        inputs = inputs_for(program.signature, given, args)
+        say("running on the virtual chip")
+        outputs = program.run(inputs, random_weights=args.random_weights)
+        if args.output is not None:
+            write_npz(args.output, outputs)
+    errors = None
+    if expected is not None:
+        errors = compare_outputs(outputs, expected, precision=program.precision, where=args.expect)
+    agree = errors is None or all(e.ok for e in errors)
+    if args.json:
+        print_json(_json(program, outputs, errors))
+    else:
+        sys.stdout.write(_text(program, outputs, errors))
+    if not agree:
+        print("elk: the numbers disagree", file=sys.stderr)
+    return 0 if agree else DISAGREE
+
+
+def _json(
+    program: Program, outputs: dict[str, np.ndarray], errors: list[OutputError] | None
+) -> dict[str, Any]:
+    result = {**program.report}
+    result["outputs"] = [
+        {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
+        for name, value in outputs.items()
+    ]
+    if errors is not None:
+        worst = max(e.max_abs_error for e in errors)
+        result["max_abs_error"] = worst if isfinite(worst) else None
+        result["agree"] = all(e.ok for e in errors)
+        result["outputs"] = [e.to_json() for e in errors]
+    return result
+
+
+def _text(
+    program: Program, outputs: dict[str, np.ndarray], errors: list[OutputError] | None
+) -> str:
+    report = program.report
+    head = (
+        f"{report['model']} on {report['chip']} ({report['target']}),"
+        f" scheduled by policy {report['policy']}\n"
+    )
+    if errors is None:
+        rows = [
+            (short(name), value.dtype.name, "x".join(map(str, value.shape)), *_range(value))
+            for name, value in outputs.items()
+        ]
+        return head + table(("output", "type", "shape", "min", "max"), rows) + "\n"
+    rows = [
+        (
+            short(e.name),
+            e.dtype,
+            "x".join(map(str, e.shape)),
+            e.max_abs_error,
+            e.allowed,
+            "ok" if e.ok else "DISAGREES",
+        )
+        for e in errors
+    ]
+    columns = ("output", "type", "shape", "max_abs_error", "allowed", "")
+    return head + table(columns, rows) + "\n"
+
+
+def _range(value: np.ndarray) -> tuple[float, float]:
+    if not value.size:
+        return 0.0, 0.0
+    wide = value.astype("float64")
+    return float(wide.min()), float(wide.max())

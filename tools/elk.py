@@ -1,0 +1,95 @@
+"""`elk`: compile ONNX models for inter-core connected chips, run and check them.
+
+    elk compile MODEL.onnx --chip CHIP -o DIR
+    elk run DIR|MODEL.onnx [--chip CHIP] --inputs in.npz --expect out.npz
+    elk verify MODEL.onnx --chip CHIP
+    elk chips [NAME]
+
+Exit codes: 0 done, 1 the input can't be compiled (one message says why), 2 wrong usage, 3 the
+numbers disagree. docs/commands.md has every flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from elk_ir import __version__
+from elk_ir.errors import ElkError
+from elk_ir.tools import cmd_chips, cmd_compile, cmd_run, cmd_verify
+
+TOOL = "elk"
+
+COMMANDS = {
+    "compile": cmd_compile,
+    "run": cmd_run,
+    "verify": cmd_verify,
+    "chips": cmd_chips,
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `elk` with all its commands."""
+    parser = argparse.ArgumentParser(
+        prog=TOOL,
+        description="Compiles ONNX models for inter-core connected AI chips, runs them on a virtual"
+        " chip, and checks the numbers. docs/commands.md documents every flag.",
+    )
+    parser.add_argument("--version", action="version", version=f"{TOOL} {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in COMMANDS.values():
+        module.add_parser(subparsers)
+    return parser
+
+
+def render(error: ElkError) -> str:
+    """`elk: error: where: what`, details and a hint below it."""
+    first, *rest = str(error).split("\n")
+    return "\n".join([f"{TOOL}: error: {first}", *rest])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command on `argv` (default: the process's arguments) and return its exit code."""
+    try:
+        args = build_parser().parse_args(sys.argv[1:] if argv is None else argv)
+        code: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return code
+    except SystemExit as request:  # argparse: --help, --version, wrong usage
+        return request.code if isinstance(request.code, int) else int(request.code is not None)
+    except ElkError as error:
+        _say(render(error))
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output has gone; Python must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except KeyboardInterrupt:
+        _say(f"{TOOL}: interrupted")
+        return 130
+    except MemoryError:
+        _say(f"{TOOL}: error: out of memory")
+        return 1
+    except Exception as error:
+        if os.environ.get("ELK_TRACEBACK"):
+            raise
+        from elk_ir.tools.opt_diagnostics import summarize
+
+        _say(
+            f"{TOOL}: error: internal error: {summarize(error)}\n"
+            "  hint: this is a defect of the compiler; ELK_TRACEBACK=1 shows where"
+        )
+        return 1
+
+
+def _say(message: str) -> None:
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+    print(message, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

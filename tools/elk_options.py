@@ -1,0 +1,238 @@
+"""What the commands of `elk` share: flags of the compiler, inputs, progress, tables, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elk_ir.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elk_ir.compiler import Signature
+    from elk_ir.program import Program
+
+Say = Callable[[str], None]
+
+# Flags that say how to compile, which a program that is compiled already does not take.
+_COMPILE_FLAGS = ("chip", "target", "policy", "dim", "kv_capacity", "time_budget")
+
+
+def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -> None:
+    """The flags of everything that compiles a model."""
+    group = parser.add_argument_group("compiling")
+    group.add_argument(
+        "--chip",
+        required=chip_required,
+        metavar="CHIP",
+        help="a built-in chip (`elk chips` lists them) or the path of a chip file (.toml)",
+    )
+    group.add_argument("--target", metavar="NAME", help="machine to lower to (default: ipu)")
+    group.add_argument(
+        "--policy", metavar="NAME", help="scheduling policy (default: the best one there is)"
+    )
+    group.add_argument(
+        "--dim",
+        action="append",
+        metavar="NAME=VALUE",
+        help="bind a symbolic dimension (repeatable)",
+    )
+    group.add_argument(
+        "--kv-capacity",
+        type=int,
+        metavar="N",
+        help="entries that a KV cache can grow to (default: what this run needs)",
+    )
+    group.add_argument(
+        "--time-budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop searching after this long and take the best program so far",
+    )
+
+
+def add_input_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of everything that computes numbers."""
+    group = parser.add_argument_group("numbers")
+    group.add_argument(
+        "--inputs", metavar="IN.npz", help="input tensors by name (plain, or with the prefix in/)"
+    )
+    group.add_argument(
+        "--random-inputs", type=int, metavar="SEED", help="make up the inputs instead"
+    )
+    group.add_argument(
+        "--random-weights",
+        type=int,
+        metavar="SEED",
+        help="make up weights whose file does not exist (normal, variance 1 / fan-in)",
+    )
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout and nothing else"
+    )
+
+
+def dims_of(args: argparse.Namespace) -> dict[str, int]:
+    """`--dim` as a dictionary. Raises UsageError for a malformed binding."""
+    from elk_ir.frontend.xdsl_frontend import parse_dims
+
+    return parse_dims(args.dim or ())
+
+
+def given_inputs(args: argparse.Namespace) -> dict[str, np.ndarray] | None:
+    """The tensors of `--inputs`, None if they are to be made up once the model is known.
+
+    Raises UsageError unless exactly one of --inputs and --random-inputs is there.
+    """
+    from elk_ir.numerics.tensors import read_npz
+
+    if args.inputs is not None and args.random_inputs is not None:
+        raise UsageError("--inputs and --random-inputs exclude each other")
+    if args.inputs is not None:
+        return read_npz(args.inputs, "in/")
+    if args.random_inputs is None:
+        raise UsageError("no inputs", hint="give --inputs IN.npz or --random-inputs SEED")
+    return None
+
+
+def inputs_for(
+    signature: Signature, given: Mapping[str, np.ndarray] | None, args: argparse.Namespace
+) -> dict[str, np.ndarray]:
+    """The inputs as the program takes them. Raises ElkError for a wrong name, shape or type."""
+    from elk_ir.numerics.tensors import check_inputs, random_inputs
+
+    if given is None:
+        return random_inputs(signature.inputs, args.random_inputs)
+    return check_inputs(given, signature.inputs, where=args.inputs)
+
+
+def compile_from_args(
+    args: argparse.Namespace, say: Say, inputs: Mapping[str, np.ndarray] | None = None
+) -> Program:
+    """Compile `args.model`, binding dimensions by --dim and by the inputs' shapes."""
+    from elk_ir.compiler import compile_model
+
+    if args.chip is None:
+        raise UsageError("--chip is needed to compile a model", hint="`elk chips` lists them")
+    return compile_model(
+        args.model,
+        chip=args.chip,
+        target=args.target or "ipu",
+        policy=args.policy,
+        dims=dims_of(args),
+        input_shapes=None if inputs is None else {n: a.shape for n, a in inputs.items()},
+        kv_capacity=args.kv_capacity,
+        time_budget_s=args.time_budget,
+        progress=say,
+    )
+
+
+def program_from_args(
+    args: argparse.Namespace, say: Say, inputs: Mapping[str, np.ndarray] | None
+) -> Program:
+    """Load `args.model` if it is a folder, else compile it."""
+    from elk_ir.program import load
+
+    if not Path(args.model).is_dir():
+        return compile_from_args(args, say, inputs)
+    for flag in _COMPILE_FLAGS:
+        if getattr(args, flag) not in (None, []):
+            raise UsageError(
+                f"--{flag.replace('_', '-')} does not apply to a program that is compiled already"
+            )
+    say("loading the program")
+    return load(args.model)
+
+
+# ---------------------------------------------------------------------- output
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """A function that shows what is being done on stderr, with the time it has taken so far,
+    refreshed several times a second; it does nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda line: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task("starting", total=None)
+        yield lambda line: display.update(task, description=line)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Aligned columns; those that hold only numbers are right-aligned."""
+    cells = [[_cell(v) for v in row] for row in rows]
+    numeric = [
+        all(isinstance(row[i], int | float) for row in rows) and bool(rows)
+        for i in range(len(head))
+    ]
+    widths = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
+
+    def line(texts: Sequence[str]) -> str:
+        parts = [
+            t.rjust(w) if right else t.ljust(w)
+            for t, w, right in zip(texts, widths, numeric, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(head), *(line(row) for row in cells)])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def short(text: str, width: int = 48) -> str:
+    """`text`, its middle left out if it is longer than `width`."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """A compiled program in a few lines."""
+    share = report["sram_peak_bytes"] / report["sram_capacity_bytes"]
+    operators = report["operators"]
+    runs = sum(o["count"] for o in operators)
+    bounds = ", ".join(f"{name} {value:.3g}" for name, value in report["rooflines_s"].items())
+    lines = [
+        f"{report['model']} for {report['chip']} ({report['target']}),"
+        f" scheduled by policy {report['policy']}",
+        f"  operators      {len(operators):,} ({runs:,} executes in a run)",
+        f"  SRAM           {report['sram_peak_bytes']:,} of {report['sram_capacity_bytes']:,} bytes"
+        f" a core ({share:.0%})",
+        f"  HBM            {report['hbm_footprint_bytes']:,} bytes held,"
+        f" {report['hbm_bytes']:,} moved in a run",
+        f"  lower bound    {report['lower_bound_s']:.4g} s (rooflines in s: {bounds})",
+    ]
+    for state in report["states"]:
+        lines.append(
+            f"  state          {state['name']}: {state['layers']} x {state['dtype']}"
+            f"{state['shape']}, {state['length']} of {state['capacity']} entries filled"
+        )
+    return "\n".join(lines)
