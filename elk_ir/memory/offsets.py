@@ -54,8 +54,8 @@ def allocate(
 
     ``time_budget_s`` is converted to a number of steps (`STEPS_PER_SECOND`). Without ``minimize``
     the first allocation that fits is returned; with it, the rest of the budget goes into lowering
-    the height. If nothing fits, the lowest allocation found is returned, or with ``require_fit``
-    CapacityError is raised. Raises ValueError when fixed buffers overlap each other.
+    the height. If nothing fits, the lowest allocation found is returned (the first-fit one when the
+    live bytes alone exceed the capacity), or with ``require_fit`` CapacityError is raised. Raises ValueError when fixed buffers overlap each other.
     """
     graph = sections_of(problem)
     _refuse_fixed_overlaps(graph)
@@ -65,8 +65,9 @@ def allocate(
     )
     state = _State(offsets, _height(graph, offsets), graph.lower_bound_bytes)
     steps = int(time_budget_s * STEPS_PER_SECOND)
-    goal = state.bound if minimize else max(problem.capacity_bytes, state.bound)
-    if state.height > goal:
+    goal = state.bound if minimize else problem.capacity_bytes
+    # Without `minimize` a search is pointless when even the live bytes exceed the capacity.
+    if state.height > goal >= state.bound:
         state = _lower(graph, state, goal, problem.capacity_bytes, steps, seed)
     if require_fit and state.height > problem.capacity_bytes:
         raise _does_not_fit(problem, state)
