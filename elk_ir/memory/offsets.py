@@ -55,7 +55,8 @@ def allocate(
     ``time_budget_s`` is converted to a number of steps (`STEPS_PER_SECOND`). Without ``minimize``
     the first allocation that fits is returned; with it, the rest of the budget goes into lowering
     the height. If nothing fits, the lowest allocation found is returned (the first-fit one when the
-    live bytes alone exceed the capacity), or with ``require_fit`` CapacityError is raised. Raises ValueError when fixed buffers overlap each other.
+    live bytes alone exceed the capacity), or with ``require_fit`` CapacityError is raised.
+    Raises ValueError when fixed buffers overlap each other.
     """
     graph = sections_of(problem)
     _refuse_fixed_overlaps(graph)
