@@ -573,6 +573,16 @@ def test_old_opsets_and_initializers_as_inputs() -> None:
     assert len(main_function(module).args) == 1
 
 
+def test_inputs_and_outputs_without_a_declared_shape() -> None:
+    model = relu(opset=13)
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    data = model.SerializeToString()
+    fails(data, "no declared rank")
+    module = import_model(data, input_shapes={"x": (2, 3)})
+    assert str(main_function(module).function_type.outputs.data[0]) == "tensor<2x3xf32>"
+
+
 def test_data_dependent_shapes_import() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["i"]),
@@ -606,7 +616,7 @@ def test_outputs_that_are_inputs_constants_or_twice_the_same() -> None:
     onnx.checker.check_model(exported)
     x = np.array([3, -4], np.float32)
     found = onnx.reference.ReferenceEvaluator(exported).run(None, {"x": x})
-    assert [f.tolist() for f in found] == [[3, -4], [-3, 4], [-3, 4], [1, 2]]
+    assert [np.asarray(f).tolist() for f in found] == [[3, -4], [-3, 4], [-3, 4], [1, 2]]
 
 
 def test_large_fills_take_no_memory() -> None:

@@ -405,6 +405,15 @@ def _check(proto: ModelProto, label: str) -> None:
     for domain in sorted(used - imported):
         entry = proto.opset_import.add()
         entry.domain, entry.version = domain, 1
+    # The checker wants a shape on every input and output; runtimes do not, and inference finds it.
+    shapeless = [
+        info.type.tensor_type
+        for info in (*proto.graph.input, *proto.graph.output)
+        if info.type.WhichOneof("value") == "tensor_type"
+        and not info.type.tensor_type.HasField("shape")
+    ]
+    for type_ in shapeless:
+        type_.shape.SetInParent()
     try:
         checker.check_model(proto)
     except checker.ValidationError as error:
@@ -414,6 +423,8 @@ def _check(proto: ModelProto, label: str) -> None:
             where=label,
             details=[f"at node {named[1]!r}"] if named else [],
         ) from None
+    for type_ in shapeless:
+        type_.ClearField("shape")
 
 
 def _domains(graph: GraphProto) -> set[str]:
@@ -444,12 +455,17 @@ def _lift(proto: ModelProto, label: str) -> tuple[ModelProto, int]:
     opset = next((o.version for o in proto.opset_import if o.domain == ""), TARGET_OPSET)
     if opset >= TARGET_OPSET:
         return proto, opset
+    problem = f"opset {opset} cannot be lifted to {TARGET_OPSET}"
     try:
-        return version_converter.convert_version(proto, TARGET_OPSET), TARGET_OPSET
+        lifted = version_converter.convert_version(proto, TARGET_OPSET)
     except (RuntimeError, version_converter.ConvertError) as error:
-        raise ModelError(
-            f"opset {opset} cannot be lifted to {TARGET_OPSET}: {_first_line(error)}", where=label
-        ) from None
+        raise ModelError(f"{problem}: {_first_line(error)}", where=label) from None
+    # The converter of Scan before opset 9 drops the batch from the model's inputs.
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in proto.graph.input}
+    for info in lifted.graph.input:
+        if len(info.type.tensor_type.shape.dim) != ranks.get(info.name):
+            raise ModelError(f"{problem}: it would change input {info.name!r}", where=label)
+    return lifted, TARGET_OPSET
 
 
 def _first_line(error: BaseException) -> str:
