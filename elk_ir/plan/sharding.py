@@ -203,20 +203,26 @@ class Sharding:
     def _composite(self, access: Access, j: int, exact: bool) -> AxisLayout:
         """The image of a tile along an axis that is not one whole dimension."""
         axis = access.axes[j]
-        extent = access.shape[j]
+        axis_extent = access.shape[j]
         if exact:
             cuts: list[Cut] = []
             for d, k in sorted(axis.terms, key=lambda term: -term[1]):
                 cuts.append(Cut(self.coordinate(d) * (self.tile[d] * k), self.tile[d] * k))
                 if self.tile[d] > 1:
                     break
-            return AxisLayout(extent, _drop_trivial(cuts, extent))
-        start = const(axis.offset)
+            return AxisLayout(axis_extent, _drop_trivial(cuts, axis_extent))
+        start, size = const(axis.offset), 1
         for d, k in axis.terms:
-            start = start + self.coordinate(d) * (self.tile[d] * k)
+            extent = self.tile[d]
+            start = start + self.coordinate(d) * (extent * k)
+            if d == self._scatter and access.phase is Phase.APPLY:
+                # Read with the results: only the piece that the reduction leaves here.
+                extent = -(-extent // self.ways)
+                start = start + self._rank(self.op.reductions) * (extent * k)
             if k < 0:
-                start = start + const((self.tile[d] - 1) * k)
-        return AxisLayout(extent, (Cut(start, axis.size(self.tile)),))
+                start = start + const((extent - 1) * k)
+            size += abs(k) * (extent - 1)
+        return AxisLayout(axis_extent, (Cut(start, size),))
 
     def _access_layout(self, access: Access, v: int | None, preload: bool) -> Layout:
         axes: list[AxisLayout] = []

@@ -154,7 +154,7 @@ class Interpreter:
         outputs: dict[str, np.ndarray] = {}
         for name, op in self.remotes.items():
             for layer, output in enumerate([] if op.outputs is None else op.outputs):
-                outputs[output.data] = self.hbm[name][layer]
+                outputs[output.data] = self.hbm[name][layer, ...]
         return outputs
 
     def _block(self, block: Block) -> None:
@@ -210,7 +210,7 @@ class Interpreter:
             raise TrapError("a preload is already on its way here", where=variable.where)
         self.sram.begin(variable, f"copy_start of @{name}")
         variable.live, variable.in_flight = False, True
-        variable.view.view(np.uint8)[...] = POISON
+        self.sram.poison(variable, POISON)
         row = self._value(op.row)
         if not 0 <= row < self.hbm[name].shape[0]:
             raise TrapError(f"@{name} has no row {row}", where=variable.where)
@@ -219,7 +219,7 @@ class Interpreter:
             limit = (op.axis.value.data, op.limit.value.data)
 
         def run() -> None:
-            tensor = self.hbm[name][row]
+            tensor = self.hbm[name][row, ...]
             if op.rows is not None:
                 tensor = self._rows(tensor, op.rows.root_reference.data)
             self._land(variable, tensor, limit)
@@ -268,7 +268,7 @@ class Interpreter:
 
         def run() -> None:
             self.sram.check_live(variable, "store")
-            tensor = self.hbm[name][row]
+            tensor = self.hbm[name][row, ...]
             word = written_word(tensor.dtype.itemsize)
             done: set[tuple[int, ...]] = set()
             for cores, where, source, target in _boxes(variable.layout, None):

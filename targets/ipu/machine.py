@@ -119,6 +119,11 @@ class Sram:
         self.written[: variable.layout.cores, variable.offset : end] = False
         variable.live, variable.killed_by, variable.touched = True, None, False
 
+    def poison(self, variable: Variable, value: int) -> None:
+        """Fill the bytes of `variable` with `value`, without marking them as written."""
+        end = variable.offset + variable.size_bytes
+        self.bytes[: variable.layout.cores, variable.offset : end] = value
+
     def check_live(self, variable: Variable, by: str) -> None:
         """Trap unless `variable` may be read."""
         if variable.in_flight:
