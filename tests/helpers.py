@@ -43,10 +43,10 @@ def parse(text: str) -> ModuleOp:
 
 
 def run_passes(module: ModuleOp, pipeline: str) -> ModuleOp:
-    """`module`, changed by a pipeline written as for `elk-opt -p`; verified after each pass."""
+    """`module`, changed by a pipeline written as for `elk-opt -p`, then verified."""
     for step in parse_passes(pipeline, lazy(PASSES), {}):
         step.apply(context(), module)
-        module.verify()
+    module.verify()
     return module
 
 

@@ -82,8 +82,8 @@ def _blocks(layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     (n, rank) and bounds (n, rank, 2)."""
     rank = len(layout.axes)
     per_core = prod(layout.slots)
-    origins = layout.origins.reshape(-1, rank)
-    bounds = layout.bounds.reshape(-1, rank, 2)
+    origins = layout.origins.reshape(layout.cores * per_core, rank)
+    bounds = layout.bounds.reshape(layout.cores * per_core, rank, 2)
     cores = np.repeat(np.arange(layout.cores), per_core)
     first = np.tile(np.arange(per_core) * prod(layout.block_shape), layout.cores)
     kept = (bounds[..., 1] > bounds[..., 0]).all(axis=-1)

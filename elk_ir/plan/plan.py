@@ -170,11 +170,7 @@ def plan_errors(op: Operator, plan: Plan, cores: int) -> list[str]:
         if op.broadcasts_back:
             errors.append(f"{op.kind} reads its operands after the reduction and can't rotate")
         if len(moving) == 2:
-            lacking = [
-                {i for i in range(rank) if i not in op.operands[v].dims and plan.grid[i] > 1}
-                for v in moving
-            ]
-            if lacking[0] & lacking[1]:
+            if _lacking(op, plan, moving[0]) & _lacking(op, plan, moving[1]):
                 errors.append(
                     f"operands {moving} rotate on {names[d]} but share a missing dimension"
                 )
@@ -184,6 +180,14 @@ def plan_errors(op: Operator, plan: Plan, cores: int) -> list[str]:
             d not in r.simple for r in op.results
         ):
             errors.append(f"{names[d]} is not a whole axis of every result and can't rotate")
+    for d, e in ((d, e) for d in rotating for e in rotating if d != e):
+        for v, w in ((v, w) for v in rotating[d] for w in rotating[e] if v != w):
+            if e in op.operands[v].dims and _lacking(op, plan, v) & _lacking(op, plan, w):
+                # v's neighbours along d would hold different blocks along e in the same slots.
+                errors.append(
+                    f"operands {v} and {w} rotate on {names[d]} and {names[e]} but share a"
+                    " missing dimension"
+                )
     for r in op.results:
         for axis in r.axes:
             if (reason := _inexact(axis.terms, tiles, op.extents)) is not None:
@@ -198,6 +202,12 @@ def plan_errors(op: Operator, plan: Plan, cores: int) -> list[str]:
     ):
         errors.append("the scatter dimension is not a whole axis of every result")
     return errors
+
+
+def _lacking(op: Operator, plan: Plan, v: int) -> set[int]:
+    """Split dimensions on which operand v does not depend."""
+    dims = op.operands[v].dims
+    return {i for i in range(len(op.dims)) if i not in dims and plan.grid[i] > 1}
 
 
 def _inexact(
