@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from elk_ir.chips import Chip
     from elk_ir.program import Program
 
-DEFAULT_POLICY = "basic"
-"""The best scheduling policy that is implemented."""
+POLICIES = ("basic",)
+"""Scheduling policies, the best one last."""
+
+DEFAULT_POLICY = POLICIES[-1]
 
 TARGETS = ("ipu",)
 """Machines that a program can be lowered to."""
@@ -91,7 +93,6 @@ def compile_model(
         module, source = import_source(
             model, machine, dims=dims, input_shapes=input_shapes, progress=progress
         )
-        signature = signature_of(module)
         ctx = context()
         levels = {"onnx": module.clone()}
         passes = pipeline(
@@ -108,6 +109,7 @@ def compile_model(
 
         front, back = split_at(passes, "convert-te-to-icca")
         run_passes(ctx, module, front, model=source.name, progress=progress)
+        signature = signature_of(levels["onnx"])
         levels["te"] = module.clone()
         middle, last = split_at(back, f"convert-icca-to-{target}")
         run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
@@ -246,14 +248,27 @@ def pipeline(
     from elk_ir.tools.opt_pipeline import parse_passes
     from elk_ir.universe import ELK_UNIVERSE
 
+    policy = policy or DEFAULT_POLICY
+    if policy not in POLICIES:
+        raise ElkError(
+            f"unknown policy {policy!r}", hint=f"the policies are: {', '.join(POLICIES)}"
+        )
     if kv_capacity is not None and kv_capacity < 1:
         raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
-    schedule = f"icca-schedule{{policy={policy or DEFAULT_POLICY}}}"
-    text = f"convert-onnx-to-te,te-pipeline,convert-te-to-icca,{schedule},icca-allocate,"
-    if "icca-verify-program" in ELK_UNIVERSE.all_passes:
-        text += "icca-verify-program,"
-    text += f"convert-icca-to-{target}"
-    return parse_passes(text, ELK_UNIVERSE.all_passes, PIPELINES, origin="elk")
+    names = ["convert-onnx-to-te", "te-pipeline"]
+    if kv_capacity is not None:
+        names.append(f"te-state-capacity{{entries={kv_capacity}}}")
+    names += ["convert-te-to-icca", f"icca-schedule{{policy={policy}}}", "icca-allocate"]
+    names += ["icca-verify-program", f"convert-icca-to-{target}"]
+    passes = parse_passes(",".join(names), ELK_UNIVERSE.all_passes, PIPELINES, origin="elk")
+    return tuple(_with_budget(each, time_budget_s) for each in passes)
+
+
+def _with_budget(each: ModulePass, time_budget_s: float | None) -> ModulePass:
+    """The pass with a time budget, if it is one that searches."""
+    if time_budget_s is None or not any(f.name == "time_budget_s" for f in fields(each)):
+        return each
+    return replace(each, **{"time_budget_s": time_budget_s})
 
 
 def split_at(

@@ -38,6 +38,7 @@ PASSES: dict[str, str] = {
     "te-fuse-normalize": "elk_ir.passes.te_fuse_normalize:TeFuseNormalizePass",
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
+    "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
 }
 
 TARGETS: dict[str, str] = {}

@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(("operator", "kind", "runs", "grid", "cores", "SRAM bytes a core"), rows))
     print()
     print(f"lower_bound_s  {report['lower_bound_s']:.4g}")
-    print(f"max_abs_error  {max(e.max_abs_error for e in errors):.3g} against the exporter's outputs")
+    print(
+        f"max_abs_error  {max(e.max_abs_error for e in errors):.3g} against the exporter's outputs"
+    )
     agree = all(e.ok for e in errors)
     print("the numbers agree" if agree else "the numbers DISAGREE")
     return 0 if agree else 3

@@ -74,7 +74,7 @@ def _with_onnxruntime(model: Any, inputs: Mapping[str, np.ndarray]) -> list[np.n
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return session.run(None, dict(inputs))
+        return [np.asarray(v) for v in session.run(None, dict(inputs))]
     except Exception:  # its exceptions share no base class with anything
         return None
 

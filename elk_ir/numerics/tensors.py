@@ -34,16 +34,18 @@ def read_npz(path: Path | str, prefix: str) -> dict[str, np.ndarray]:
     prefix. Raises ElkError when the file cannot be read or holds pickled objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ElkError("this is a single array, not an .npz file", where=str(path))
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ElkError("this is a single array, not an .npz file", where=str(path))
+        with file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ElkError("no such file", where=str(path)) from None
     except OSError as error:
         raise ElkError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    except (BadZipFile, ValueError, EOFError, KeyError) as error:
-        raise ElkError(f"not a readable .npz file: {error}", where=str(path)) from None
+    except (BadZipFile, ValueError, EOFError, KeyError):
+        # numpy takes anything that is no archive for pickled objects.
+        raise ElkError("not an .npz file, or a damaged one", where=str(path)) from None
     if any(name.startswith(prefix) for name in arrays):
         return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
     return {n: a for n, a in arrays.items() if not n.startswith(_PREFIXES)}

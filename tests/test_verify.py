@@ -1,0 +1,172 @@
+"""`elk verify` names the pass that changes the numbers: one break in each lowering, on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from elk_ir.compiler import context, pipeline
+from elk_ir.dialects import icca, ipu
+from elk_ir.dialects.te import LoadOp
+from elk_ir.numerics.tensors import read_npz
+from elk_ir.verify import Verification, verify_levels
+
+MODELS = Path(__file__).parent / "models"
+LLAMA = MODELS / "llama2_decode_static_dynamo.onnx"
+
+Break = Callable[[ModuleOp], None]
+
+
+@dataclass(frozen=True)
+class BrokenPass(ModulePass):
+    """A pass of the pipeline that damages what it made. Only here, never registered."""
+
+    name = "broken"
+
+    inner: ModulePass
+    damage: Break
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self.inner.apply(ctx, op)
+        self.damage(op)
+
+
+def verify_with(position: int, damage: Break | None, *, drop: str = "") -> Verification:
+    """Verify the Llama graph with the pass at `position` broken by `damage`."""
+    passes = list(pipeline(context()))
+    if damage is not None:
+        inner = passes[position]
+        broken = type("Broken", (BrokenPass,), {"name": inner.name})
+        passes[position] = broken(inner, damage)
+    inputs = read_npz(LLAMA.with_suffix(".npz"), "in/")
+    kept = [p for p in passes if p.name != drop]
+    return verify_levels(LLAMA, chip="test-16", inputs=inputs, passes=kept)
+
+
+def names() -> list[str]:
+    return [p.name for p in pipeline(context())]
+
+
+def swap_weights(module: ModuleOp) -> None:
+    """Two loads of the same type read each other's weight."""
+    by_type: dict[object, LoadOp] = {}
+    for op in module.walk():
+        if not isinstance(op, LoadOp):
+            continue
+        other = by_type.setdefault(op.result.type, op)
+        if other.source != op.source and len(op.result.type.get_shape()) == 2:
+            other.properties["source"], op.properties["source"] = op.source, other.source
+            return
+    raise AssertionError("nothing to break")
+
+
+def swap_preloads(module: ModuleOp) -> None:
+    """Two preloads of the same type fetch each other's weight."""
+    by_type: dict[object, icca.PreloadOp] = {}
+    for op in module.walk():
+        if isinstance(op, icca.PreloadOp):
+            other = by_type.setdefault(op.result.type, op)
+            if other.source != op.source and other.layer is op.layer:
+                other.properties["source"], op.properties["source"] = op.source, other.source
+                return
+    raise AssertionError("nothing to break")
+
+
+def freeze_layer(module: ModuleOp) -> None:
+    """A preload in the loop over the layers always fetches layer 0."""
+    for op in module.walk():
+        if isinstance(op, icca.PreloadOp) and op.layer is not None:
+            first = icca.LayerOp(0)
+            block = op.parent_block()
+            assert block is not None
+            block.insert_op_before(first, op)
+            op.operands[0] = first.result
+            return
+    raise AssertionError("nothing to break")
+
+
+def overlap_buffers(module: ModuleOp) -> None:
+    """A result and the operand from which it is computed share their bytes."""
+    from elk_ir.passes.icca_support import buffers_of, executes, offset_of, program_of, set_offset
+
+    for execute in executes(program_of(module)):
+        roles = {(b.role, b.index) for b in buffers_of(execute)}
+        if ("result", 0) in roles and ("execute", 0) in roles and execute.reduce is None:
+            offset = offset_of(execute, "execute", 0)
+            assert offset is not None
+            set_offset(execute, "result", 0, offset + 4)
+            return
+    raise AssertionError("nothing to break")
+
+
+def swap_copies(module: ModuleOp) -> None:
+    """Two copies from HBM into variables of one type read each other's remote buffer."""
+    variables = {op.sym_name.data: op for op in module.walk() if isinstance(op, ipu.VarOp)}
+    by_type: dict[object, ipu.CopyStartOp] = {}
+    for op in module.walk():
+        if isinstance(op, ipu.CopyStartOp) and op.row is not None:
+            key = variables[op.target.root_reference.data].type
+            other = by_type.setdefault(key, op)
+            if other.source != op.source:
+                other.properties["source"], op.properties["source"] = op.source, other.source
+                return
+    raise AssertionError("nothing to break")
+
+
+def test_every_level_agrees() -> None:
+    result = verify_with(0, None)
+    assert result.culprit is None and result.failed is None
+    assert {c.level for c in result.checks} == {"te", "icca", "ipu"}
+    assert all(c.errors for c in result.checks)
+
+
+@pytest.mark.parametrize("position", [i for i, n in enumerate(names()) if "te" in n.split("-")])
+def test_break_in_a_te_pass(position: int) -> None:
+    name = names()[position]
+    damage = swap_preloads if name == "convert-te-to-icca" else swap_weights
+    result = verify_with(position, damage)
+    assert result.culprit is not None
+    assert result.culprit.split("#")[0] == name
+    assert [c.after for c in result.checks if not c.ok] == [result.culprit]
+    assert result.checks[-1].max_abs_error > 1e-3
+
+
+def test_the_node_is_named() -> None:
+    result = verify_with(names().index("convert-onnx-to-te"), swap_weights)
+    assert result.failed is not None and result.failed.node is not None
+    assert result.failed.node.startswith("node_linear")
+
+
+def test_break_in_the_schedule() -> None:
+    result = verify_with(names().index("icca-schedule"), freeze_layer)
+    assert result.culprit == "icca-schedule"
+
+
+@pytest.mark.parametrize("drop", ["", "icca-verify-program"])
+def test_break_in_the_addresses(drop: str) -> None:
+    """With and without the verifier, which sees the overlap before the numbers do."""
+    result = verify_with(names().index("icca-allocate"), overlap_buffers, drop=drop)
+    assert result.culprit == "icca-allocate"
+
+
+def test_break_in_the_target() -> None:
+    result = verify_with(names().index("convert-icca-to-ipu"), swap_copies)
+    assert result.culprit == "convert-icca-to-ipu"
+    assert result.checks[-1].level == "ipu"
+
+
+def test_a_wrong_import_is_seen() -> None:
+    """Outputs that the exporter never gave: the import itself is blamed."""
+    data = LLAMA.with_suffix(".npz")
+    expected = {n: a + np.float32(1) for n, a in read_npz(data, "out/").items()}
+    result = verify_levels(
+        LLAMA, chip="test-16", inputs=read_npz(data, "in/"), expected=expected, passes=()
+    )
+    assert result.culprit == "import"
