@@ -51,8 +51,8 @@ class Node:
     dtype: str
 
 
-def python_number(value: np.generic | Constant, dtype: str) -> Constant:
-    """A constant as the Python number that a body keeps."""
+def python_number(value: np.generic | np.ndarray | Constant, dtype: str) -> Constant:
+    """A constant (a number or an array of one) as the Python number that a body keeps."""
     if dtype == "bool":
         return bool(value)
     return float(value) if is_float(dtype) else int(value)

@@ -1,7 +1,7 @@
 """`te-canonicalize`: shorter domains and bodies, one of each equal operation, nothing dead.
 
 - dimensions of one point go, dimensions that only occur as one radix (`16*h + d`) merge;
-- bodies are folded and numbered, operands read twice are read once, filled constants become numbers;
+- bodies are folded and numbered, operands read twice are read once, filled constants are numbers;
 - moves that move nothing, equal pure operations and equal globals are merged;
 - pure operations that read nothing of a loop's body leave the loop;
 - small computations on weights become new constants, or steps of a weight's recipe.
@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -167,10 +167,10 @@ def _simplified(op: StructuredOp, constants: _Constants) -> StructuredOp | SSAVa
             args: list[int] = []
             for v, axes, number in zip(ins, domain.operands, numbers, strict=True):
                 dtype = dtype_of_value(v)
-                known = number is not None and _reads_inside(v, axes, domain)
-                args.append(
-                    graph.const(number, dtype) if known else graph.input((v, axes), dtype)
-                )
+                if number is not None and _reads_inside(v, axes, domain):
+                    args.append(graph.const(number, dtype))
+                else:
+                    args.append(graph.input((v, axes), dtype))
             new, keys = graph.build(graph.inline(body, args))
             ins = [k[0] for k in keys]  # pyright: ignore[reportIndexIssue, reportUnknownVariableType]
             operands = tuple(k[1] for k in keys)  # pyright: ignore[reportIndexIssue, reportUnknownVariableType]
@@ -227,7 +227,9 @@ def _folded(op: StructuredOp, constants: _Constants) -> LoadOp | None:
             isinstance(load, LoadOp) and load.layer is not None for load in loads
         ):
             rows = [
-                run_whole(op.operator(), [_layer(v, a, i) for v, a in zip(op.ins, attrs)])[0]
+                run_whole(
+                    op.operator(), [_layer(v, a, i) for v, a in zip(op.ins, attrs, strict=True)]
+                )[0]
                 for i in range(layers)
             ]
             array = np.stack(rows)

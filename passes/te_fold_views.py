@@ -6,10 +6,10 @@ A view is a `te.map` with the identity as its body: a transpose, slice, expand o
 - or, where only some readers can take it, into those.
 
 Where a composition needs it, a dimension of the reader or producer is split: n = 64 becomes h = 4,
-d = 16, so that a reshape is gone for good. A split costs a weight its plain axes, so that what needs
-none is tried first. Weights that are then read through a composite axis (`16*h + d`) are reshaped in
-their recipe, at no cost. Exact casts (f16 to f32) in front of operators that accumulate in f32 go
-the same way.
+d = 16, so that a reshape is gone for good. A split costs a weight its plain axes, so that what
+needs none is tried first. Weights that are then read through a composite axis (`16*h + d`) are
+reshaped in their recipe, at no cost. Exact casts (f16 to f32) in front of operators that accumulate
+in f32 go the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from elk_ir.passes.te_affine import (
     covers,
     digits,
     solve,
-    split_dim,
     substitute_map,
 )
 from elk_ir.passes.te_bodies import is_exact_cast
@@ -60,8 +59,6 @@ from elk_ir.passes.te_support import (
     in_bounds,
     is_move,
     loose_is_harmless,
-    owner,
-    pinned_dims,
     producer,
     rebuilt,
     replace_op,
@@ -70,7 +67,6 @@ from elk_ir.passes.te_support import (
     split_op_domain,
     structured_ops,
     symbol_of,
-    tensor_of,
     users,
 )
 from elk_ir.plan.domain import AxisExpr
@@ -153,7 +149,11 @@ def _fold_back(view: MapOp) -> _Fold | None:
         if split is None:
             return None
         domain, splits = split, splits + 1
-    if not isinstance(found, Solution) or found.loose or set(found.assign) != set(range(len(own.dims))):
+    if (
+        not isinstance(found, Solution)
+        or found.loose
+        or set(found.assign) != set(range(len(own.dims)))
+    ):
         return None
     written = substitute_map(own.results[0], found.assign)
     domain = Domain(domain.dims, domain.operands, (written,))
@@ -180,9 +180,7 @@ def _fold_view(view: MapOp, contracts: bool) -> list[StructuredOp]:
     """Fold one view where it costs nothing, or (with `contracts`) at the price of splitting a
     product's dimensions. The operations that now do its work; none if it stays."""
     readers = users(view.outs[0])
-    folds = [
-        _fold_into(op, view) if isinstance(op, StructuredOp) else None for op in readers
-    ]
+    folds = [_fold_into(op, view) if isinstance(op, StructuredOp) else None for op in readers]
     whole = [f for f in folds if f is not None]
     complete = len(whole) == len(readers) > 0
     if complete and not any(map(_splits_harm, whole)):
@@ -287,9 +285,7 @@ def _common_shape(readers: Sequence[LoadOp]) -> list[list[int]] | None:
             domain = op.domain.data
             extents = extents_of(domain)
             shape: list[list[int]] = []
-            for axis, extent in zip(
-                domain.operands[use.index], shape_of(load.result), strict=True
-            ):
+            for axis, extent in zip(domain.operands[use.index], shape_of(load.result), strict=True):
                 order = digits(axis, extent, extents)
                 shape.append([extents[d] for d in reversed(order or [])] or [extent])
                 if order is None and len(axis.terms) > 1:
@@ -316,9 +312,7 @@ def _reshaped(op: GlobalOp, extents: Sequence[int]) -> Attribute | None:
         return WeightAttr.get(ref.then(step))
     recipe = ref.recipe
     assert recipe and recipe[-1].startswith("stack")
-    return WeightAttr.get(
-        type(ref)(ref.parts, (*recipe[:-1], step, recipe[-1]))
-    )
+    return WeightAttr.get(type(ref)(ref.parts, (*recipe[:-1], step, recipe[-1])))
 
 
 def _reread(load: LoadOp, shape: list[list[int]], type_: Attribute) -> None:
@@ -340,9 +334,7 @@ def _reread(load: LoadOp, shape: list[list[int]], type_: Attribute) -> None:
                 axes.extend(AxisExpr(((d, 1),)) for d in reversed(order))
         operands: list[Map] = list(domain.operands)
         operands[use.index] = tuple(axes)
-        op.properties["domain"] = DomainAttr(
-            Domain(domain.dims, tuple(operands), domain.results)
-        )
+        op.properties["domain"] = DomainAttr(Domain(domain.dims, tuple(operands), domain.results))
     block = load.parent
     assert block is not None
     block.insert_op_before(new, load)

@@ -13,8 +13,8 @@ number of additive masks and of `where(mask, s, fill)`; and a guard `where(isnan
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, f64
@@ -25,7 +25,7 @@ from elk_ir.dialects.location import fuse_locations
 from elk_ir.dialects.te import AttentionOp, ContractOp, MapOp, SoftmaxOp
 from elk_ir.dialects.te.attrs import Domain, Map
 from elk_ir.dialects.te.interface import domain_attr
-from elk_ir.passes.te_affine import Split, split_dim, substitute, substitute_map
+from elk_ir.passes.te_affine import Split, split_dim, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_support import (
     Expansion,
@@ -54,9 +54,7 @@ class _Scores:
     softcap: float | None = None
     masks: list[int] = field(default_factory=list[int])
     """Nodes that are added."""
-    filters: list[tuple[int, bool, float]] = field(
-        default_factory=list[tuple[int, bool, float]]
-    )
+    filters: list[tuple[int, bool, float]] = field(default_factory=list[tuple[int, bool, float]])
     """(condition, whether true keeps the score, what it is otherwise)."""
 
 
@@ -78,7 +76,12 @@ def _read(expansion: Expansion, value: SSAValue, axes: Map) -> int:
     return node
 
 
-def _source(op_type: type, value: SSAValue, axes: Map, domain: Domain):
+_Op = TypeVar("_Op", SoftmaxOp, ContractOp)
+
+
+def _source(
+    op_type: type[_Op], value: SSAValue, axes: Map, domain: Domain
+) -> tuple[_Op, dict[int, AxisExpr]]:
     """The operation of `op_type` that yields `value`, and its dimensions in those of `domain`."""
     op = producer(value)
     if not isinstance(op, op_type):
@@ -227,7 +230,10 @@ def _mask(expansion: Expansion, scores: _Scores, dtype: str, at: Operation) -> R
     plain = total
     while graph.nodes[plain].op == "cast" and graph.nodes[plain].dtype == "float32":
         plain = graph.nodes[plain].args[0]
-    if graph.nodes[plain].dtype in ("float16", "float32", "bfloat16") and plain in expansion.tensors:
+    if (
+        graph.nodes[plain].dtype in ("float16", "float32", "bfloat16")
+        and plain in expansion.tensors
+    ):
         return expansion.tensors[plain]
     return expansion.operand(total, at)
 
@@ -294,7 +300,9 @@ def _match(root: ContractOp, domain: Domain, weights_at: int) -> AttentionOp:
     if factor != 1.0:
         values, on_way = (root.ins[other], domain.operands[other]), []
     passed += on_way
-    return _build(root, whole, (query, key, values), scores, scale, expansion, passed, softmax, product)
+    return _build(
+        root, whole, (query, key, values), scores, scale, expansion, passed, softmax, product
+    )
 
 
 def _build(
@@ -326,7 +334,7 @@ def _build(
     reads = [query, key, values, *([mask] if mask is not None else [])]
     properties: dict[str, Attribute] = {
         "domain": domain_attr(dims, [m for _, m in reads], list(domain.results)),
-        "scale": FloatAttr(scale if scores.softcap is None else scale, f64),
+        "scale": FloatAttr(scale, f64),
     }
     if scores.softcap is not None:
         properties["softcap"] = FloatAttr(scores.softcap, f64)

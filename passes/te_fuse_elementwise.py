@@ -73,9 +73,7 @@ def _may_read_in(producer_op: MapOp, op: MapOp) -> bool:
     if producer_op.parent is not op.parent or len(producer_op.outs) != 1:
         return False
     free = body.flops == 0
-    maps = {
-        axes for v, axes in zip(op.ins, op.domain.data.operands, strict=True) if v is value
-    }
+    maps = {axes for v, axes in zip(op.ins, op.domain.data.operands, strict=True) if v is value}
     # Read at several places, or broadcast, it would be computed again and again.
     if not free and (len(maps) > 1 or _points(op) > _points(producer_op)):
         return False
@@ -179,7 +177,11 @@ def _with_epilogue(source: ContractOp | ReduceOp, op: MapOp, at: int) -> Structu
         if split is None:
             return None
         domain = split
-    if not isinstance(found, Solution) or found.loose or set(found.assign) != set(range(len(own.dims))):
+    if (
+        not isinstance(found, Solution)
+        or found.loose
+        or set(found.assign) != set(range(len(own.dims)))
+    ):
         return None
     written = substitute_map(own.results[0], found.assign)
     if not covers(written, shape_of(op.outs[0]), extents_of(domain)):
@@ -225,9 +227,7 @@ def _epilogued(
     )
     ins = [*source.ins[:factors], *(v for v, _ in operands)]
     simple, _ = simplified_domain(source, whole)
-    new = rebuilt(
-        source, ins, simple, [op.outs[0].type], {"epilogue": BodyAttr(body)}, sources=()
-    )
+    new = rebuilt(source, ins, simple, [op.outs[0].type], {"epilogue": BodyAttr(body)}, sources=())
     fuse_locations((source, op), new)
     return new
 

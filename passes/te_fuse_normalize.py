@@ -12,7 +12,6 @@ operations, and on which side of a product the weight stands, does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isclose, prod
 
@@ -30,7 +29,7 @@ from elk_ir.dialects.te import (
     NormFormAttr,
     ReduceOp,
 )
-from elk_ir.dialects.te.attrs import Domain, Map
+from elk_ir.dialects.te.attrs import Map
 from elk_ir.dialects.te.interface import accumulator, domain_attr
 from elk_ir.dialects.te.ops import Combiner, NormForm
 from elk_ir.passes.te_affine import Split, split_dim, substitute_map
@@ -39,7 +38,6 @@ from elk_ir.passes.te_support import (
     Expansion,
     compose_read,
     dtype_of_value,
-    materialized,
     node_dims,
     owner,
     replace_op,
@@ -111,7 +109,11 @@ class _Matcher:
         if not self.result_dims <= node_dims(self.graph, i):
             return True
         values = [self.graph.nodes[n].value for n in self.graph.reached([i])]
-        return all(isinstance(owner(v[0]), LoadOp) for v in values if isinstance(v, tuple) and isinstance(v[0], SSAValue))
+        return all(
+            isinstance(owner(v[0]), LoadOp)
+            for v in values
+            if isinstance(v, tuple) and isinstance(v[0], SSAValue)
+        )
 
     def core(self, i: int) -> _Norm | None:
         """x · r or x / s with r or s from the statistics of x."""
@@ -267,9 +269,9 @@ def _match(op: MapOp) -> tuple[_Norm, Expansion] | None:
     if found is None:
         return None
     expansion, root = found
-    result_dims = {
-        d for axis in expansion.domain.results[0] for d, _ in axis.terms
-    } or set(range(len(expansion.domain.dims)))
+    result_dims = {d for axis in expansion.domain.results[0] for d, _ in axis.terms} or set(
+        range(len(expansion.domain.dims))
+    )
     expansion.domain = replace(expansion.domain, results=expansion.domain.results)
     norm = _Matcher(expansion, result_dims).norm(root)
     return None if norm is None else (norm, expansion)
@@ -312,9 +314,7 @@ def _replace(op: MapOp, norm: _Norm, expansion: Expansion) -> NormalizeOp:
     dtype = accumulator(dtype_of_value(norm.x[0]))
     if norm.round_to is not None and norm.round_to != dtype and norm.affine:
         properties["round_to"] = StringAttr(norm.round_to)
-    new = NormalizeOp.create(
-        operands=ins, result_types=[op.outs[0].type], properties=properties
-    )
+    new = NormalizeOp.create(operands=ins, result_types=[op.outs[0].type], properties=properties)
     fuse_locations((*norm.reduces, *expansion.absorbed, op), new)
     replace_op(op, new, clean=True)
     return new

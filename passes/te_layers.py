@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
@@ -224,7 +225,7 @@ class Layer:
 def layers_of(stream: Stream, run: Run) -> list[Layer]:
     """The layers of a run, each with the operations beside the stream that only it reads."""
     cuts = [run.start + i * run.period for i in range(run.count + 1)]
-    on_stream = [stream.segment(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    on_stream = [stream.segment(a, b) for a, b in pairwise(cuts)]
     where: dict[Operation, int] = {op: i for i, ops in enumerate(on_stream) for op in ops}
     owned: dict[Operation, int] = {}
     for op in reversed(stream.ops):

@@ -34,6 +34,7 @@ from elk_ir.dialects.te import (
 )
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.te.structure import GlobalKind
+from elk_ir.numerics.body import is_float
 from elk_ir.passes.te_support import (
     add_global,
     dtype_of_value,
@@ -45,7 +46,6 @@ from elk_ir.passes.te_support import (
     shape_of,
     users,
 )
-from elk_ir.numerics.body import is_float
 from elk_ir.plan.domain import DimKind
 
 
@@ -124,7 +124,9 @@ def _is_dim(axis: object, op: ConcatOp) -> bool:
 def kv_axis(value: SSAValue, limit: int = 64) -> int | None:
     """The axis of a key or value tensor along which attention runs: the one that is summed against
     softmax's result, or over which softmax runs after a product. None if it feeds no attention."""
-    queue: list[tuple[SSAValue, dict[int, int]]] = [(value, {j: j for j in range(len(shape_of(value)))})]
+    queue: list[tuple[SSAValue, dict[int, int]]] = [
+        (value, {j: j for j in range(len(shape_of(value)))})
+    ]
     for _ in range(limit):
         if not queue:
             return None

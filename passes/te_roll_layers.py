@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
     IntegerAttr,
     ModuleOp,
-    StringAttr,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -22,7 +21,6 @@ from elk_ir.dialects.element_types import array_from_dense, dense_from_array
 from elk_ir.dialects.location import fuse_locations
 from elk_ir.dialects.te import (
     AppendOp,
-    GlobalKindAttr,
     GlobalOp,
     LoadOp,
     RepeatOp,
@@ -48,7 +46,6 @@ from elk_ir.passes.te_support import (
     functions,
     globals_of,
     new_global,
-    replace_value,
     symbol_of,
 )
 
@@ -85,7 +82,7 @@ def _roll_once(module: ModuleOp, block: Block, minimum: int) -> bool:
                 break
             layers = layers_of(stream, run)
             first = layers[0]
-            if not all(same_layer(first, l, signatures, loopable) for l in layers[1:]):
+            if not all(same_layer(first, layer, signatures, loopable) for layer in layers[1:]):
                 continue
             stacks = _stacks(layers, table)
             if stacks is not None:

@@ -1,4 +1,4 @@
-"""What the te passes share: rebuilding structured operations, composing maps, globals, cleaning up."""
+"""What the te passes share: rebuilding operations, composing maps, globals, cleaning up."""
 
 from __future__ import annotations
 
@@ -132,12 +132,13 @@ def dtype_of_value(value: SSAValue) -> str:
 
 
 def compose_read(
-    op: StructuredOp, axes: Map, domain: Domain
+    op: StructuredOp, axes: Map, domain: Domain, result: int = 0
 ) -> tuple[dict[int, AxisExpr], frozenset[int]] | Split | None:
-    """The dimensions of `op`, whose only result is read through `axes` in `domain`, as expressions
+    """The dimensions of `op`, of which a result is read through `axes` in `domain`, as expressions
     of that domain; and those that leave their extent. See `solve`."""
     own = op.domain.data
-    found = solve(own.results[0], shape_of(op.outs[0]), extents_of(own), axes, extents_of(domain))
+    shape = shape_of(op.outs[result])
+    found = solve(own.results[result], shape, extents_of(own), axes, extents_of(domain))
     return (dict(found.assign), found.loose) if isinstance(found, Solution) else found
 
 
@@ -266,9 +267,7 @@ def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | N
 
     The second value is the new position of a concat's dimension."""
     dim = op.dim.value.data if isinstance(op, ConcatOp) else None
-    if dim is None and (
-        known := _SIMPLIFIED.get((type(op), domain))
-    ) is not None:
+    if dim is None and (known := _SIMPLIFIED.get((type(op), domain))) is not None:
         return known, None
     before = domain
     keep_reductions = not isinstance(op, MapOp | ContractOp | ReduceOp)
@@ -331,10 +330,11 @@ class Expansion:
         return node
 
     def _inlined(self, value: SSAValue, axes: Map, depth: int) -> int | Split | None:
-        op = producer(value)
+        op = owner(value)
         if not isinstance(op, MapOp) or not depth or len(self.builder.nodes) > self.limit:
             return None
-        found = compose_read(op, axes, self.domain)
+        assert isinstance(value, OpResult)
+        found = compose_read(op, axes, self.domain, value.index)
         if found is None or isinstance(found, Split):
             return found
         assign, loose = found
@@ -347,7 +347,7 @@ class Expansion:
                 return node
             args.append(node)
         self.absorbed[op] = None
-        return self.builder.inline(op.body.data, args)[0]
+        return self.builder.inline(op.body.data, args)[value.index]
 
     def operand(self, node: int, at: Operation) -> Read:
         """A node as an operand of an operation at `at`: the tensor that it is an element of, or one
