@@ -140,7 +140,9 @@ def merged_heads(m: int, h: int, d: int) -> Operator:
 
 def tuples(op: Operator, v: int, limit: int) -> list[tuple[int, ...]]:
     """Factor tuples over the dimensions of operand v with a product of at most `limit`."""
-    choices = [range(1, limit + 1) if d in op.operands[v].dims else (1,) for d in range(len(op.dims))]
+    choices = [
+        range(1, limit + 1) if d in op.operands[v].dims else (1,) for d in range(len(op.dims))
+    ]
     return [t for t in itertools.product(*choices) if prod(t) <= limit]
 
 
@@ -202,12 +204,12 @@ def scalar_costs(
         cycles += s.steps * step
         for d in s.ring_order:
             slab = sum(
-                slab_bytes(s, v, d)
-                for v in range(len(op.operands))
-                if d in rotating_dims(s, v)
+                slab_bytes(s, v, d) for v in range(len(op.operands)) if d in rotating_dims(s, v)
             )
             ring_bytes += shift_count(s, d) * slab
-            cycles += shift_count(s, d) * (float(cost.shift_cycles(np.asarray([slab]))[0]) + 2 * sync)
+            cycles += shift_count(s, d) * (
+                float(cost.shift_cycles(np.asarray([slab]))[0]) + 2 * sync
+            )
     # Reduction.
     reduction = 0
     if op.stats and s.ways > 1:
@@ -243,15 +245,15 @@ def apply_box(s: Sharding) -> list[int]:
 
 
 CASES = {
-    "product": (contract(4, 6, 3), (RESIDENT, HBM), 8),
-    "product-primes": (contract(5, 7, 3), (HBM, HBM), 7),
-    "product-bias": (contract(3, 8, 2, bias=True), (RESIDENT, HBM, HBM), 6),
-    "product-vector": (contract(1, 9, 16), (RESIDENT, HBM), 8),
-    "product-square": (contract(4, 4, 4), (RESIDENT, RESIDENT), 8),
-    "attention": (attention(2, 3, 5, 4), (RESIDENT, HBM, HBM), 6),
-    "norm": (rms_norm(3, 10), (RESIDENT, HBM), 8),
-    "map": (added(5, 6), (RESIDENT, HBM), 8),
-    "convolution": (convolution(4, 3, 5, 3), (RESIDENT, HBM), 6),
+    "product": (contract(24, 40, 96), (RESIDENT, HBM), 8),
+    "product-primes": (contract(5, 7, 31), (HBM, HBM), 7),
+    "product-bias": (contract(12, 64, 24, bias=True), (RESIDENT, HBM, HBM), 6),
+    "product-vector": (contract(1, 90, 160), (RESIDENT, HBM), 8),
+    "product-square": (contract(64, 64, 64), (RESIDENT, RESIDENT), 8),
+    "attention": (attention(2, 12, 20, 16), (RESIDENT, HBM, HBM), 5),
+    "norm": (rms_norm(3, 100), (RESIDENT, HBM), 8),
+    "map": (added(50, 60), (RESIDENT, HBM), 8),
+    "convolution": (convolution(16, 12, 20, 3), (RESIDENT, HBM), 6),
     "merged": (merged_heads(2, 3, 4), (RESIDENT,), 8),
 }
 

@@ -137,6 +137,10 @@ class Geometry:
             return self.block[d]
         return ceil_div(self.block[d], self.ways)
 
+    def rotation(self, v: int) -> Column:
+        """x_v."""
+        return prod(x for (u, _), x in self.batch.execute.items() if u == v)
+
     def image(self, axis_terms: tuple[tuple[int, int], ...]) -> Column:
         """Points of a composite axis under the whole tile."""
         size: Column = 1
@@ -317,8 +321,7 @@ def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memor
         last = ExecPhase.TILE if access.phase is Phase.LOCAL else ExecPhase.APPLY
         ratios = [q for (u, _), q in batch.ratio.items() if u == v]
         if sources[v] is Source.HBM and v in undecided.cuts:
-            least = held if v in undecided.rings else aligned(_least_piece(g, v) * size)
-            preload += np.minimum(held, least)
+            preload += np.minimum(held, _least_piece(g, v, v in undecided.rings) * size)
             _live(phases, held, ExecPhase.TILE, last)
         elif sources[v] is Source.HBM and ratios:
             q = prod(ratios)
@@ -355,13 +358,10 @@ def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memor
     return _Memory(peak, preload, ring_bytes, distribution, reduction, merged_elements)
 
 
-def _least_piece(g: Geometry, v: int) -> Column:
-    """A lower bound of the elements of operand v's preload-state however it is cut."""
-    cut: Column = g.sharing(v)
-    for (u, _), x in g.batch.execute.items():
-        if u == v:
-            cut = cut // x
-    return ceil_div(g.held(v), np.maximum(cut, 1))
+def _least_piece(g: Geometry, v: int, rings_open: bool) -> Column:
+    """A lower bound of the elements of operand v's preload-state, however it is cut."""
+    most = g.sharing(v) if rings_open else g.sharing(v) // g.rotation(v)
+    return ceil_div(g.held(v), most)
 
 
 def _statistics(

@@ -26,8 +26,8 @@ def grid_factors(extent: int, limit: int) -> np.ndarray:
     return result
 
 
-def grids(op: Operator, cores: int) -> tuple[np.ndarray, bool]:
-    """All legal grids on `cores` cores: int64 (dims, n), in lexicographic order; and True."""
+def grids(op: Operator, cores: int) -> np.ndarray:
+    """All legal grids on `cores` cores: int64 (dims, n), in lexicographic order."""
     columns = np.ones((len(op.dims), 1), dtype=np.int64)
     used = np.ones(1, dtype=np.int64)
     for d, dim in enumerate(op.dims):
@@ -39,7 +39,7 @@ def grids(op: Operator, cores: int) -> tuple[np.ndarray, bool]:
         columns = columns[:, rows]
         columns[d] = factors[picks]
         used = used[rows] * columns[d]
-    return columns[:, _exact_results(op, columns)], True
+    return columns[:, _exact_results(op, columns)]
 
 
 def _exact_results(op: Operator, columns: np.ndarray) -> np.ndarray:
@@ -66,50 +66,53 @@ def ragged(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=65536)
-def factorisations(number: int, parts: int) -> np.ndarray:
-    """All `parts`-tuples of positive integers whose product divides `number`: int64 (n, parts), in
-    lexicographic order."""
-    if parts == 0:
-        return np.ones((1, 0), dtype=np.int64)
-    rows: list[np.ndarray] = []
-    for first in divisors(number):
-        rest = factorisations(number // first, parts - 1)
-        rows.append(np.hstack([np.full((rest.shape[0], 1), first, dtype=np.int64), rest]))
-    result = np.vstack(rows)
-    result.flags.writeable = False
-    return result
-
-
-@lru_cache(maxsize=65536)
 def divisors(number: int) -> tuple[int, ...]:
     """Divisors in ascending order."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return tuple(sorted({*small, *(number // i for i in small)}))
 
 
-def factorisation_count(numbers: np.ndarray, parts: int) -> np.ndarray:
-    """How many rows `factorisations` has for each number: int64."""
-    values, inverse = np.unique(numbers, return_inverse=True)
-    lengths = [factorisations(int(v), parts).shape[0] for v in values]
-    return np.asarray(lengths, dtype=np.int64)[inverse]
+@lru_cache(maxsize=65536)
+def factorisation_count(number: int, parts: int) -> int:
+    """How many `parts`-tuples of positive integers have a product that divides `number`."""
+    if parts <= 1:
+        return len(divisors(number)) if parts else 1
+    return sum(factorisation_count(number // d, parts - 1) for d in divisors(number))
 
 
-def expand_factors(
-    shared: np.ndarray, caps: list[np.ndarray | int], parts: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Every row with every tuple of `parts` factors whose product divides shared[row], the i-th
-    factor at most caps[i][row]: (row numbers, int64 (parts, n))."""
-    values, inverse = np.unique(shared, return_inverse=True)
-    tables = [factorisations(int(s), parts) for s in values]
-    length = np.asarray([t.shape[0] for t in tables], dtype=np.int64)
-    start = np.cumsum(length) - length
-    table = np.vstack(tables)
-    rows, position = ragged(length[inverse])
-    picked = table[start[inverse][rows] + position].T
-    fits = np.ones(rows.size, dtype=bool)
-    for factor, cap in zip(picked, caps, strict=True):
-        fits &= factor <= (cap if isinstance(cap, int) else cap[rows])
-    return rows[fits], picked[:, fits]
+class DivisorTable:
+    """The divisors of each of a column of numbers, up to a cap for each row."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        values, self._group = np.unique(numbers, return_inverse=True)
+        lists = [divisors(int(v)) for v in values]
+        lengths = np.asarray([len(d) for d in lists], dtype=np.int64)
+        self._start = np.cumsum(lengths) - lengths
+        self._flat = np.asarray([d for ds in lists for d in ds], dtype=np.int64)
+        self._stride = int(self._flat.max(initial=1)) + 1
+        # Ascending over groups and, within one, over divisors: a cap is found by bisection.
+        self._keys = np.repeat(np.arange(values.size), lengths) * self._stride + self._flat
+
+    def up_to(self, caps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every row with every divisor of at most its cap: (row numbers, divisors)."""
+        bound = self._group * self._stride + np.minimum(caps, self._stride - 1)
+        count = np.searchsorted(self._keys, bound, side="right") - self._start[self._group]
+        rows, position = ragged(count)
+        return rows, self._flat[self._start[self._group][rows] + position]
+
+
+def expand_factors(shared: np.ndarray, caps: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Every row with every tuple of factors, one a cap, the i-th at most caps[i][row], whose
+    product divides shared[row]: (row numbers, int64 (len(caps), n))."""
+    rows = np.arange(shared.size)
+    rest = shared
+    factors = np.ones((0, shared.size), dtype=np.int64)
+    for cap in caps:
+        picked, factor = DivisorTable(rest).up_to(cap[rows])
+        rows = rows[picked]
+        rest = rest[picked] // factor
+        factors = np.vstack([factors[:, picked], factor])
+    return rows, factors
 
 
 def rotatable(op: Operator) -> list[tuple[int, int]]:

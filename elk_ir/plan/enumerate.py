@@ -39,7 +39,8 @@ class PlanFront:
     a preload brings into each core. exchange_bytes: rings, distribution and reduction into a core.
     landing_bytes: what preloads bring into all cores together (copies x bytes). hbm_bytes: read
     from HBM, each byte once, the same for all plans. considered: plans evaluated or bounded;
-    complete: whether every grid was, and no plan was left out by `keep`.
+    tolerance: how much worse than a plan left out its stand-in may be (0: exact); complete: whether
+    `keep` left none out.
     """
 
     op: Operator
@@ -52,6 +53,7 @@ class PlanFront:
     cores: np.ndarray
     hbm_bytes: int
     considered: int
+    tolerance: float
     complete: bool
     _found: Found
     _rows: np.ndarray
@@ -77,16 +79,17 @@ def enumerate_plans(
     budget_bytes: int | None = None,
     keep: int = KEEP,
     reduce: Reduce | None = None,
+    tolerance: float | None = None,
 ) -> PlanFront:
     """The front of `op` on `chip`: plans that execute within `budget_bytes` a core (default: what
     the chip has), at most `keep` of them; empty when none fits.
 
     `sources` says for each operand whether it is preloaded from HBM or resident. `reduce` fixes
-    where split reductions leave their results. Cached by operator, sources and what the costs
-    depend on of the chip.
+    where split reductions leave their results; `tolerance` is that of `search`. Cached by operator,
+    sources and what the costs depend on of the chip.
     """
     budget = chip.usable_sram_per_core_bytes if budget_bytes is None else budget_bytes
-    return _front(op, Machine.of(chip), tuple(sources), cost, budget, keep, reduce)
+    return _front(op, Machine.of(chip), tuple(sources), cost, budget, keep, reduce, tolerance)
 
 
 def smallest_plan(
@@ -110,11 +113,12 @@ def _front(
     budget: int,
     keep: int,
     reduce: Reduce | None,
+    tolerance: float | None,
 ) -> PlanFront:
     objectives = ["execute_cycles", "execute_bytes", "exchange_bytes", "preload_bytes"]
     if machine.landing_counts:
         objectives.append("landing_bytes")
-    found = search(op, machine, sources, cost, budget, tuple(objectives), reduce)
+    found = search(op, machine, sources, cost, budget, tuple(objectives), reduce, tolerance)
     table = found.costs.table(tuple(objectives))
     order = np.lexsort(table[::-1])
     rows = order[spread(table[:, order], keep)]
@@ -134,7 +138,8 @@ def _front(
             if s is Source.HBM
         ),
         considered=found.considered,
-        complete=found.complete and rows.size == order.size,
+        tolerance=found.tolerance,
+        complete=rows.size == order.size,
         _found=found,
         _rows=rows,
     )

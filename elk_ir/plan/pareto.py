@@ -43,21 +43,59 @@ def pareto_mask(costs: np.ndarray) -> np.ndarray:
 
 
 def covered(front: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    """Which columns of `costs` (k, n) some column of `front` (k, f) is nowhere larger than."""
-    n = costs.shape[1]
+    """Which columns of `costs` (k, n) some column of `front` (k, f) is nowhere larger than.
+
+    The few columns of `front` that cover most of a sample go over all of `costs`; what is left is
+    compared block by block with those that can matter.
+    """
+    n, f = costs.shape[1], front.shape[1]
     result = np.zeros(n, dtype=bool)
+    if not n or not f:
+        return result
     alive = np.arange(n)
-    for j in np.argsort(front.sum(axis=0), kind="stable"):
-        rows = costs if alive.size == n else costs[:, alive]
-        hit = rows[0] >= front[0, j]
-        for i in range(1, costs.shape[0]):
-            hit &= rows[i] >= front[i, j]
-        if hit.any():
+    if n > 4 * _BLOCK:
+        for j in _strongest(front, costs[:, :: n // _BLOCK]):
+            hit = _at_least(costs, front[:, j])
             result[alive[hit]] = True
-            alive = alive[~hit]
-            if not alive.size:
-                break
+            keep = np.flatnonzero(~hit)
+            alive, costs = alive[keep], costs[:, keep]
+    order = np.argsort(costs[0], kind="stable")
+    alive, costs = alive[order], costs[:, order]
+    front = front[:, np.argsort(front[0], kind="stable")]
+    for start in range(0, alive.size, _BLOCK):
+        block = costs[:, start : start + _BLOCK]
+        near = front[:, : int(np.searchsorted(front[0], block[0, -1], side="right"))]
+        near = near[:, (near <= block.max(axis=1, keepdims=True)).all(axis=0)]
+        if near.shape[1]:
+            hit = near[0][:, None] <= block[0]
+            for low, row in zip(near[1:], block[1:], strict=True):
+                hit &= low[:, None] <= row
+            result[alive[start : start + _BLOCK]] = hit.any(axis=0)
     return result
+
+
+def _at_least(costs: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Columns of `costs` that are nowhere smaller than `point`."""
+    hit = np.ones(costs.shape[1], dtype=bool)
+    for row, low in zip(costs, point, strict=True):
+        hit &= row >= low
+    return hit
+
+
+def _strongest(front: np.ndarray, sample: np.ndarray) -> list[int]:
+    """Columns of `front` that together cover most of `sample`, greedily, at most 16."""
+    hit = np.ones((front.shape[1], sample.shape[1]), dtype=bool)
+    for low, row in zip(front, sample, strict=True):
+        hit &= low[:, None] <= row
+    chosen: list[int] = []
+    while len(chosen) < 16:
+        counts = hit.sum(axis=1)
+        best = int(counts.argmax())
+        if counts[best] < max(2, sample.shape[1] // 64):
+            break
+        chosen.append(best)
+        hit = hit[:, ~hit[best]]
+    return chosen
 
 
 def _block_front(block: np.ndarray) -> np.ndarray:
@@ -67,7 +105,7 @@ def _block_front(block: np.ndarray) -> np.ndarray:
     for row in block:
         worse &= row[:, None] <= row[None, :]
     # worse[i, j]: column i is nowhere larger than column j; only earlier ones count.
-    return ~np.triu(worse, 1).any(axis=0)
+    return np.logical_not(np.triu(worse, 1).any(axis=0))
 
 
 def _not_covered_by_strong(rest: np.ndarray) -> np.ndarray:

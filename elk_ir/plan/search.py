@@ -9,7 +9,7 @@ already found equals or beats in every objective.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,8 @@ from elk_ir.plan.plan import Reduce, scatter_candidates
 
 _CHUNK = 1 << 13
 _EXPANDED = 1 << 18
+LADDER = ((4_000_000, 0.02), (6_000_000, 0.05), (8_000_000, 0.1), (10_000_000, 0.25))
+"""Once so many plans have been considered, the tolerance rises to so much: a bound on time."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Found:
     batch: np.ndarray
     row: np.ndarray
     considered: int
-    complete: bool
+    tolerance: float
 
     def locate(self, i: int) -> tuple[Batch, int]:
         """The batch and the row in it of entry i."""
@@ -58,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Step:
-    """One level: the ring factors (`ring`) or the cut factors of operand v along `dims`."""
+    """One level: the ring factors of operand v along `dims`, or the cut factors of its preload."""
 
     v: int
     dims: tuple[int, ...]
@@ -73,9 +75,15 @@ def search(
     budget: int | None,
     objectives: tuple[str, ...],
     reduce: Reduce | None,
+    tolerance: float | None = None,
 ) -> Found:
-    """The non-dominated plans of `op` in `objectives` that fit `budget` bytes a core."""
-    return _Search(op, machine, sources, cost, budget, objectives).run(reduce)
+    """The non-dominated plans of `op` in `objectives` that fit `budget` bytes a core.
+
+    With a tolerance every plan left out has one in the answer that is at most that much worse:
+    in cycles and landing bytes relative to the plan's own, in other bytes to its execute bytes.
+    None: exact, but rising by `LADDER` in spaces that are too large; fast plans come first.
+    """
+    return _Search(op, machine, sources, cost, budget, objectives, tolerance).run(reduce)
 
 
 class _Search:
@@ -87,20 +95,14 @@ class _Search:
         cost: CostModel,
         budget: int | None,
         objectives: tuple[str, ...],
+        tolerance: float | None,
     ) -> None:
         self.op, self.machine, self.sources, self.cost = op, machine, sources, cost
         self.budget, self.objectives = budget, objectives
-        pairs = rotatable(op)
-        rings = [
-            _Step(v, tuple(d for u, d in pairs if u == v), True)
-            for v in sorted({v for v, _ in pairs})
-        ]
-        cuts = [
-            _Step(v, tuple(cuttable(op, v)), False)
-            for v in range(len(op.operands))
-            if sources[v] is Source.HBM and cuttable(op, v)
-        ]
-        self.steps = (*rings, *cuts)
+        self.columns = grids(op, machine.cores)
+        self.steps = self.plan_steps()
+        self.ladder = LADDER if tolerance is None else ()
+        self.tolerance = tolerance or 0.0
         self.batches: list[Batch] = []
         self.costs: list[Costs] = []
         self.archive = np.zeros((len(objectives), 0))
@@ -108,12 +110,31 @@ class _Search:
 
     # ------------------------------------------------------------------ levels
 
+    def plan_steps(self) -> tuple[_Step, ...]:
+        """What is to be decided, in order: operands with few choices first, as their bounds are
+        the sharpest; how a preload is cut last, as nothing else depends on it."""
+        pairs = rotatable(self.op)
+        rings = [
+            _Step(v, tuple(d for u, d in pairs if u == v), True)
+            for v in sorted({v for v, _ in pairs})
+        ]
+        cuts = [
+            _Step(v, tuple(cuttable(self.op, v)), False)
+            for v in range(len(self.op.operands))
+            if self.sources[v] is Source.HBM and cuttable(self.op, v)
+        ]
+        everything = Batch(self.columns)
+
+        def choices(step: _Step) -> float:
+            return float(np.log(_free_sharing(self.op, everything, step)).sum())
+
+        return (*sorted(rings, key=choices), *cuts)
+
     def run(self, reduce: Reduce | None) -> Found:
         """All levels, grids with the least bound of cycles first."""
-        columns, complete = grids(self.op, self.machine.cores)
         undecided = self.undecided(0)
         pending: list[tuple[float, Batch]] = []
-        for batch in _base(self.op, columns, reduce):
+        for batch in _base(self.op, self.columns, reduce):
             self.add(batch)
             bound = self.evaluate(batch, undecided)
             rows = self.promising(bound)
@@ -124,7 +145,7 @@ class _Search:
         if self.steps:
             for _, batch in sorted(pending, key=lambda item: item[0]):
                 self.grow(batch, 0)
-        return self.result(complete)
+        return self.result()
 
     def grow(self, batch: Batch, level: int) -> None:
         """Decide step `level` of every row of `batch` in every way, and go on with those."""
@@ -144,13 +165,17 @@ class _Search:
         """What the steps from `level` on will decide."""
         later = self.steps[level:]
         return Open(
-            frozenset(s.v for s in later if s.ring), frozenset(s.v for s in later if not s.ring)
+            frozenset(s.v for s in later if s.ring),
+            frozenset(s.v for s in later if not s.ring),
         )
 
     def portions(self, batch: Batch, step: _Step) -> Iterator[Batch]:
         """`batch` in pieces that do not grow beyond a bounded number of rows."""
-        counts = factorisation_count(_free_sharing(self.op, batch, step), len(step.dims))
-        ends = np.cumsum(counts)
+        numbers = _free_sharing(self.op, batch, step)
+        room = np.ones(batch.size)
+        for cap in _caps(self.op, batch, step):
+            room *= np.minimum(cap, numbers)
+        ends = np.cumsum(np.minimum(_counts(numbers, len(step.dims)), room))
         start = 0
         while start < batch.size:
             base = ends[start - 1] if start else 0
@@ -163,6 +188,9 @@ class _Search:
     def evaluate(self, batch: Batch, undecided: Open) -> Costs:
         """Costs or bounds of a batch."""
         self.considered += batch.size
+        for count, tolerance in self.ladder:
+            if self.considered > count:
+                self.tolerance = max(self.tolerance, tolerance)
         return evaluate(self.op, self.machine, self.sources, self.cost, batch, undecided)
 
     def promising(self, costs: Costs) -> np.ndarray:
@@ -171,7 +199,12 @@ class _Search:
         rows = np.arange(table.shape[1])
         if self.budget is not None:
             rows = np.flatnonzero(costs.execute_bytes <= self.budget)
-        return rows[~covered(self.archive, table[:, rows])]
+        table = table[:, rows]
+        if self.tolerance:
+            slack = {"execute_cycles": "execute_cycles", "landing_bytes": "landing_bytes"}
+            columns = tuple(slack.get(name, "execute_bytes") for name in self.objectives)
+            table = table + self.tolerance * costs.take(rows).table(columns)
+        return rows[~covered(self.archive, table)]
 
     def add(self, batch: Batch) -> None:
         """Put the best of a batch of decided plans among those found."""
@@ -186,12 +219,12 @@ class _Search:
         archive = np.hstack([self.archive, found.table(self.objectives)])
         self.archive = archive[:, pareto_mask(archive.T)]
 
-    def result(self, complete: bool) -> Found:
+    def result(self) -> Found:
         """The front of all plans found, in the order in which they were found."""
         if not self.costs:
             nothing = np.zeros(0, dtype=np.int64)
             columns = [nothing] * len(Costs.__dataclass_fields__)
-            return Found(Costs(*columns), (), nothing, nothing, self.considered, complete)
+            return Found(Costs(*columns), (), nothing, nothing, self.considered, self.tolerance)
         costs = concatenate_costs(self.costs)
         batch = np.concatenate([np.full(b.size, i) for i, b in enumerate(self.batches)])
         row = np.concatenate([np.arange(b.size) for b in self.batches])
@@ -202,7 +235,7 @@ class _Search:
             batch[rows],
             row[rows],
             self.considered,
-            complete,
+            self.tolerance,
         )
 
 
@@ -226,8 +259,14 @@ def _base(op: Operator, columns: np.ndarray, reduce: Reduce | None) -> Iterator[
         yield Batch(columns[:, split], reduce=reduce or Reduce.ALL)
 
 
+def _counts(numbers: np.ndarray, parts: int) -> np.ndarray:
+    """factorisation_count of every number."""
+    values, inverse = np.unique(numbers, return_inverse=True)
+    return np.asarray([factorisation_count(int(v), parts) for v in values])[inverse]
+
+
 def _free_sharing(op: Operator, batch: Batch, step: _Step) -> np.ndarray:
-    """How many ways operand v can still be cut: S_v, for a preload over x_v."""
+    """How many ways operand v can still be cut: S_v / x_v."""
     dims = op.operands[step.v].dims
     shared = batch.grid[[d for d in range(len(op.dims)) if d not in dims]].prod(axis=0)
     for (u, _), x in batch.execute.items():
@@ -236,29 +275,32 @@ def _free_sharing(op: Operator, batch: Batch, step: _Step) -> np.ndarray:
     return shared
 
 
+def _caps(op: Operator, batch: Batch, step: _Step) -> list[np.ndarray]:
+    """The most pieces along each dimension of `step`: a point of the tile each."""
+    caps: list[np.ndarray] = []
+    for d in step.dims:
+        tile = -(-op.extents[d] // batch.grid[d])
+        x = batch.execute.get((step.v, d))
+        caps.append(np.maximum(tile if x is None else tile // x, 1))
+    return caps
+
+
 def _expand(op: Operator, batch: Batch, step: _Step) -> Batch:
     """Every row of `batch` with every choice that `step` has."""
     shared = _free_sharing(op, batch, step)
+    v = step.v
     if (shared == 1).all():
         return batch
-    v = step.v
-    caps = []
-    for d in step.dims:
-        tile = -(-op.extents[d] // batch.grid[d])
-        x = batch.execute.get((v, d))
-        caps.append(np.maximum(tile if x is None else tile // x, 1))
-    rows, factors = expand_factors(shared, caps, len(step.dims))
+    rows, factors = expand_factors(shared, _caps(op, batch, step))
     if not step.ring:
         best = _least_pieces(op, batch, step, rows, factors)
         rows, factors = rows[best], factors[:, best]
     wide = batch.take(rows)
     new = {(v, d): f for d, f in zip(step.dims, factors, strict=True) if (f > 1).any()}
     if not step.ring:
-        ratio = {**wide.ratio, **new}
-        return Batch(wide.grid, wide.execute, ratio, wide.reduce, wide.scatter_dim)
+        return replace(wide, ratio={**wide.ratio, **new})
     legal = _lockstep(op, wide, v, new)
-    execute = {**wide.execute, **new}
-    wide = Batch(wide.grid, execute, wide.ratio, wide.reduce, wide.scatter_dim)
+    wide = replace(wide, execute={**wide.execute, **new})
     return wide if legal.all() else wide.take(legal)
 
 
@@ -269,6 +311,10 @@ def _lockstep(
     two-operand operator, one's factor dividing the other's, no split dimension missing in both."""
     legal = np.ones(batch.size, dtype=bool)
     for (u, d), x in batch.execute.items():
+        for e, z in ((e, z) for (_, e), z in new.items() if u != v and e != d):
+            # Rings on two axes: the neighbours of one must agree on where the other starts.
+            if e in op.operands[u].dims or d in op.operands[v].dims:
+                legal &= ~((x > 1) & (z > 1)) | _apart(op, batch, u, v)
         y = new.get((v, d))
         if y is None:
             continue
@@ -277,14 +323,19 @@ def _lockstep(
             legal &= ~both
             continue
         divides = (np.maximum(x, y) % np.minimum(x, y)) == 0
-        neither = [
-            e
-            for e in range(len(op.dims))
-            if e not in op.operands[u].dims and e not in op.operands[v].dims
-        ]
-        apart = batch.grid[neither].prod(axis=0) == 1
+        apart = _apart(op, batch, u, v)
         legal &= ~both | (divides & apart)
     return legal
+
+
+def _apart(op: Operator, batch: Batch, u: int, v: int) -> np.ndarray:
+    """Rows in which no split dimension is missing in both operands."""
+    neither = [
+        e
+        for e in range(len(op.dims))
+        if e not in op.operands[u].dims and e not in op.operands[v].dims
+    ]
+    return batch.grid[neither].prod(axis=0) == 1
 
 
 def _least_pieces(
@@ -301,7 +352,8 @@ def _least_pieces(
         block = np.broadcast_to(np.asarray(g.block[d]), (batch.size,))
         piece *= -(-block[rows] // q)
         total *= q
-    order = np.lexsort((piece, total, rows))
+    keys = rows * (int(total.max(initial=1)) + 1) + total
+    order = np.lexsort((piece, keys))
     first = np.ones(rows.size, dtype=bool)
-    first[1:] = (np.diff(rows[order]) != 0) | (np.diff(total[order]) != 0)
+    first[1:] = np.diff(keys[order]) != 0
     return np.sort(order[first])
