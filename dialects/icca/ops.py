@@ -48,6 +48,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from elk_ir.dialects.icca.attrs import HandleType, HbmKind, HbmKindAttr, PlanAttr
 from elk_ir.dialects.te.interface import StructuredOp
+from elk_ir.dialects.tensor_value import TensorValue
 from elk_ir.dialects.weight import WeightAttr
 from elk_ir.plan.buffers import Source
 from elk_ir.plan.domain import Operator, Phase
@@ -83,7 +84,10 @@ class HbmOp(IRDLOperation):
     outputs = opt_prop_def(ArrayAttr[StringAttr])
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$kind $sym_name (`stack` $stack^)? `:` $type (`=` $value^)? attr-dict"
+    assembly_format = (
+        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
+    )
+    custom_directives = (TensorValue,)
 
     @property
     def layers(self) -> int:

@@ -43,6 +43,7 @@ from elk_ir.dialects.ipu.attrs import (
     VertexPhaseAttr,
 )
 from elk_ir.dialects.te.interface import StructuredOp
+from elk_ir.dialects.tensor_value import TensorValue
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.dialects.weight import WeightAttr
 
@@ -63,7 +64,10 @@ class RemoteOp(IRDLOperation):
     outputs = opt_prop_def(ArrayAttr[StringAttr])
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$kind $sym_name (`stack` $stack^)? `:` $type (`=` $value^)? attr-dict"
+    assembly_format = (
+        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
+    )
+    custom_directives = (TensorValue,)
 
     @property
     def layers(self) -> int:

@@ -48,6 +48,7 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
+from elk_ir.dialects.tensor_value import TensorValue
 from elk_ir.dialects.weight import WeightAttr
 
 
@@ -88,7 +89,10 @@ class GlobalOp(IRDLOperation):
     outputs = opt_prop_def(ArrayAttr[StringAttr])
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "$kind $sym_name (`stack` $stack^)? `:` $type (`=` $value^)? attr-dict"
+    assembly_format = (
+        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
+    )
+    custom_directives = (TensorValue,)
 
     @property
     def layers(self) -> int:
