@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from xdsl.context import Context
@@ -33,6 +34,11 @@ def context() -> Context:
     for name, factory in Universe.get_multiverse().all_dialects.items():
         ctx.register_dialect(name, factory)
     return ctx
+
+
+def program(name: str) -> str:
+    """The te module `tests/programs/NAME.mlir`."""
+    return (Path(__file__).parent / "programs" / f"{name}.mlir").read_text()
 
 
 def parse(text: str) -> ModuleOp:
