@@ -30,7 +30,6 @@ from elk_ir.sim.timeline import (
     Repeat,
     Store,
     StoreWait,
-    Sync,
     Timeline,
     leaves,
 )

@@ -3,7 +3,7 @@
 A coflow is a vector over all resources: the seconds for which it would occupy each one alone. It
 makes progress on all of them in step (compiled transfers are scheduled), so alone it takes the
 largest entry, and at rate x (parts a second) it uses x · entry of each resource. Resources: ports
-of cores (in, out), SRAM ports, mesh links, links between chips (in, out), HBM controllers, HBM pools.
+of cores (in, out), SRAM ports, mesh links, links between chips, HBM controllers, HBM pools.
 """
 
 from __future__ import annotations

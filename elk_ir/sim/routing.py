@@ -1,10 +1,10 @@
 """Loads of mesh links: dimension-order routing, and trees from the HBM controllers.
 
-A link is named by the core it leaves and a direction: index ((chip · rows + row) · cols + col) · 4 +
-direction, directions east, west, south, north. Traffic runs along the row of its source, then along
-the column of its destination; a torus takes the shorter way round, east or south where both are
-equal. What goes to another chip is routed on the source's chip to the position of the destination
-and crosses there.
+A link is named by the core it leaves and a direction: index core · 4 + direction, with cores
+numbered row by row and directions east, west, south, north. Traffic runs along the row of its
+source, then along the column of its destination; a torus takes the shorter way round, east or
+south where both are equal. What goes to another chip is routed on the source's chip to the
+position of the destination and crosses there.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def multicast_loads(
 def _reach(
     lane: np.ndarray, position: np.ndarray, block_bytes: np.ndarray, block: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each distinct lane: its number, the bytes of its block, its least and largest position."""
+    """For each distinct lane: its number, its block's bytes, its least and largest position."""
     order = np.lexsort((position, lane))
     lane, position, block = lane[order], position[order], block[order]
     first = np.flatnonzero(np.concatenate([[True], lane[1:] != lane[:-1]])) if lane.size else lane
@@ -236,7 +236,7 @@ def _controller_pairs(
 def collect_loads(
     mesh: Mesh, controllers: Sequence[tuple[int, int]], sent: np.ndarray
 ) -> np.ndarray:
-    """Links of stores: every core sends an equal part of its bytes to each controller of its chip."""
+    """Links of stores: every core sends an equal part of its bytes to each controller."""
     site, core, size = _controller_pairs(mesh, controllers, sent)
     return pair_loads(mesh, core, site, size)
 

@@ -58,9 +58,8 @@ def _static(timeline: Timeline, machine: Machine) -> tuple[dict[str, float], flo
     """(bytes by resource, energy without static power) of the whole program."""
     chip = machine.resources.chip
     rates = chip.energy
-    moved = dict.fromkeys(
-        ("hbm", "network", "exchange", "landing", "chip_link", "exchange_network"), 0.0
-    )
+    names = ("hbm", "network", "exchange", "landing", "chip_link", "exchange_network")
+    moved: dict[str, float] = {name: 0.0 for name in names}
     energy = 0.0
     for leaf, times in leaves(timeline.events):
         if isinstance(leaf, Compute):

@@ -143,7 +143,8 @@ class _Extraction:
             source, landing = exchange.source.data, exchange.target.data
             copy = next((c for c in run.copies if c.source.data.name == landing.name), None)
             target = landing.name if copy is None else copy.target.data.name
-            self.var(source.name), self.var(landing.name), self.var(target)
+            for name in (source.name, landing.name, target):
+                self.var(name)
             moves.append(
                 Shift(
                     source.name,
@@ -218,7 +219,7 @@ class _Extraction:
         if phase is VertexPhase.COMBINE:
             ways = self.variables[ins[0]].layout.shape[0]
             kills, uses = stats, ins
-        self.builder.vertex(phase.value, self.codelets[name], op.iterate.data, ways, kills, uses)
+        self.builder.vertex(str(phase), self.codelets[name], op.iterate.data, ways, kills, uses)
 
 
 _ASYNCHRONOUS = (ipu.CopyStartOp, ipu.StoreStartOp, ipu.StoreWaitOp)

@@ -1,0 +1,149 @@
+"""`elk simulate DIR|MODEL.onnx [--trace trace.json]`: how long a program takes, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from elk_ir.tools.elk_options import (
+    add_compile_flags,
+    add_json_flag,
+    print_json,
+    program_from_args,
+    progress,
+    table,
+)
+
+if TYPE_CHECKING:
+    from elk_ir.program import Program
+    from elk_ir.sim import SimResult
+
+_SHOWN = 12
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to what `ArgumentParser.add_subparsers()` returned."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "simulate",
+        help="how long a program takes on its chip",
+        description="Simulates a compiled program (a folder), or compiles a model and simulates"
+        " it: time and what it is made of, utilisations, the operators and what bounded them."
+        " docs/simulator.md says how the machine is modelled and how far to trust it.",
+    )
+    parser.add_argument("model", metavar="DIR|MODEL.onnx")
+    parser.add_argument(
+        "--trace", metavar="TRACE.json", help="write a trace that Perfetto and Chrome open"
+    )
+    parser.add_argument(
+        "--bins",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --json: utilisations and SRAM in use over time, in N equal steps",
+    )
+    add_compile_flags(parser, chip_required=False)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulates and reports. Raises ElkError for what can't be compiled or loaded."""
+    from elk_ir.errors import UsageError
+    from elk_ir.sim.trace import write_trace
+    from elk_ir.targets.ipu.timeline import simulate_module
+
+    if args.bins < 0:
+        raise UsageError(f"--bins {args.bins}: must not be negative")
+    with progress() as say:
+        program = program_from_args(args, say, None)
+        say("simulating")
+        result = simulate_module(program.target, program.chip)
+        ideal = simulate_module(program.target, program.chip.ideal())
+        if args.trace is not None:
+            say("writing the trace")
+            write_trace(result, args.trace, program=str(program.report.get("model", args.model)))
+    if args.json:
+        print_json(_json(args, program, result, ideal))
+    else:
+        sys.stdout.write(_text(args, program, result, ideal))
+    return 0
+
+
+def _decoding(program: Program, result: SimResult) -> dict[str, float]:
+    """Tokens a second and seconds a token, for graphs that decode one token for each user."""
+    tokens = program.report.get("tokens_per_run")
+    if not isinstance(tokens, int) or result.time_s <= 0:
+        return {}
+    return {"tokens_per_s": tokens / result.time_s, "latency_per_token_s": result.time_s}
+
+
+def _json(
+    args: argparse.Namespace, program: Program, result: SimResult, ideal: SimResult
+) -> dict[str, Any]:
+    keys = ("model", "policy", "compile_cpu_s", "compile_peak_rss_bytes")
+    return {
+        **{key: program.report[key] for key in keys if key in program.report},
+        **result.to_json(bins=args.bins),
+        **_decoding(program, result),
+        "ideal_time_s": ideal.time_s,
+    }
+
+
+def _seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns"
+
+
+def _text(args: argparse.Namespace, program: Program, result: SimResult, ideal: SimResult) -> str:
+    whole = result.time_s or 1.0
+    binding = max(result.bounds_s, key=lambda name: result.bounds_s[name], default="")
+    parts = (
+        ("preload only", result.breakdown.preload_only_s),
+        ("execute only", result.breakdown.execute_only_s),
+        ("overlapped", result.breakdown.overlapped_s),
+        ("network stall", result.breakdown.network_stall_s),
+    )
+    lines = [
+        f"{program.report.get('model', args.model)} on {result.chip}"
+        f", policy {program.report.get('policy', 'unknown')}",
+        f"  time             {_seconds(result.time_s)}",
+        f"  lower bound      {_seconds(result.lower_bound_s)} ({binding})",
+        f"  ideal            {_seconds(ideal.time_s)} (networks of their own: a reference only)",
+        *(f"  {name:<15}  {_seconds(value)}  {value / whole:6.1%}" for name, value in parts),
+        f"  HBM              {result.hbm_utilization:.1%} of its bandwidth",
+        f"  network          {result.network_utilization:.1%} of its bandwidth",
+        f"  compute          {result.flops_per_s / 1e12:.4g} TFLOPS",
+        f"  SRAM             {result.sram_peak_bytes:,} of {result.sram_capacity_bytes:,}"
+        " bytes a core",
+        f"  energy           {result.energy_j:.4g} J",
+        *(f"  {k:<15}  {_seconds(v)} a token" for k, v in _latency(program, result)),
+        "",
+    ]
+    lines.append(_operators(result))
+    if args.trace is not None:
+        lines.append(f"trace written to {args.trace}")
+    return "\n".join(lines) + "\n"
+
+
+def _latency(program: Program, result: SimResult) -> list[tuple[str, float]]:
+    found = _decoding(program, result)
+    return [("latency", found["latency_per_token_s"])] if found else []
+
+
+def _operators(result: SimResult) -> str:
+    """The operators that take longest, all their runs added up."""
+    total: dict[tuple[str, str], list[float]] = {}
+    for row in result.operators():
+        entry = total.setdefault((row.label, row.bounded_by), [0.0, 0.0])
+        entry[0] += row.end_s - row.start_s
+        entry[1] += 1
+    ranked = sorted(total.items(), key=lambda item: (-item[1][0], item[0]))
+    rows = [
+        (label, f"{int(runs)}", _seconds(time), f"{time / (result.time_s or 1.0):.1%}", bound)
+        for (label, bound), (time, runs) in ranked[:_SHOWN]
+    ]
+    text = table(("operator", "runs", "time", "of all", "bounded by"), rows)
+    hidden = len(ranked) - len(rows)
+    return text + (f"\n… and {hidden} more (--json lists every run)" if hidden > 0 else "")
