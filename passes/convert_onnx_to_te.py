@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context as XdslContext
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -64,8 +64,11 @@ def _convert_function(function: FuncOp, context: Context, errors: list[str]) -> 
     if not errors:
         remove_dead(context.block)
         place_loads(context)
+    types = FunctionType.from_lists(
+        [a.type for a in context.block.args], [v.type for v in returned.operands]
+    )
     new_function = FuncOp.create(
-        properties=dict(function.properties),
+        properties={**function.properties, "function_type": types},
         attributes=dict(function.attributes),
         regions=[Region(context.block)],
     )

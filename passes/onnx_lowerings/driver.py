@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType, UnrealizedConversionCastOp
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    TensorType,
+    UnrankedTensorType,
+    UnrealizedConversionCastOp,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -86,14 +91,27 @@ def lower_node(
         new = lowered[i] if i < len(lowered) else None
         if new is None:
             raise Unsupported(f"result {i} is not available")
-        if not _same_type(new.type, old.type):
+        if not _fits(new.type, old.type):
             raise Unsupported(f"lowered to {new.type}, but the result is {old.type}")
         results.append(new)
     return results
 
 
-def _same_type(a: Attribute, b: Attribute) -> bool:
-    return a == b or (isinstance(a, TensorType) and isinstance(b, TensorType) and a == b)
+def _fits(new: Attribute, old: Attribute) -> bool:
+    """Whether a lowered result may stand for one of type `old`, which inference may have left
+    without a rank or with open dimensions."""
+    if new == old:
+        return True
+    if isinstance(old, UnrankedTensorType):
+        return isinstance(new, TensorType) and new.element_type == old.element_type
+    if isinstance(old, TensorType) and isinstance(new, TensorType):
+        shapes = old.get_shape(), new.get_shape()
+        return (
+            new.element_type == old.element_type
+            and len(shapes[0]) == len(shapes[1])
+            and all(o in (n, DYNAMIC_INDEX) for o, n in zip(*shapes, strict=True))
+        )
+    return False
 
 
 def _op_type(op: Operation) -> str:
@@ -155,7 +173,7 @@ def _expand(
     assert isinstance(last, ReturnOp)
     results = [inner[v] for v in last.arguments]
     for old, new in zip(op.results, results, strict=True):
-        if old.type != new.type:
+        if not _fits(new.type, old.type):
             raise Unsupported(f"its function body yields {new.type}, the result is {old.type}")
     return results
 
