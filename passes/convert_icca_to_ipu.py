@@ -202,12 +202,11 @@ class _Lowering:
 
     def handle(self, value: SSAValue) -> str:
         """The variable into which the preloads of a handle land; declared at first use."""
-        key: SSAValue = defining_preloads(value)[0].result
-        group = {p.result for p in defining_preloads(value)}
-        for known, name in self.handles.items():
-            if known in group:
-                return name
         execute, v = _consumer(value)
+        # A handle that a loop carries is filled by several preloads, all into one variable.
+        group = [p.result for p in defining_preloads(execute.ins[v])]
+        if group[0] in self.handles:
+            return self.handles[group[0]]
         self.enter(execute)
         s = sharding_of(execute)
         size = next(
@@ -216,7 +215,6 @@ class _Lowering:
         name = self.variable(execute, "preload", v, tensor_of(value), s.preload_layout(v), size)
         for preload in group:
             self.handles[preload] = name
-        self.handles[key] = name
         return name
 
     def store(self, op: icca.StoreOp, target: Block) -> None:

@@ -261,6 +261,11 @@ class _Converter:
         self.convert_block(op.body.block, body)
         last = op.body.block.last_op
         assert isinstance(last, TeYieldOp)
+        # What is handed on unchanged is read before the carried buffers are written.
+        for value in last.values:
+            place = self.places[value]
+            if isinstance(place, SSAValue) and place in body.args:
+                self.places[value] = self.copy(value, place, body, op)
         carried = [self.copy(value, self.places[value], body, op) for value in last.values]
         body.add_op(YieldOp(*carried))
         repeat = RepeatOp(0, op.count.value.data, inits, Region(body))
