@@ -160,7 +160,8 @@ def maps(draw: Draw) -> Case:
         start, stride = draw(st.integers(-2, 2)), draw(st.integers(1, 3))
         falling = draw(st.booleans())
         index = f"{-start + n - 1} - {'' if stride == 1 else f'{stride}*'}n" if falling else None
-        index = index or f"{'' if stride == 1 else f'{stride}*'}n + {start}"
+        sign = "-" if start < 0 else "+"
+        index = index or f"{'' if stride == 1 else f'{stride}*'}n {sign} {abs(start)}"
         return Case(
             "te.map",
             f"<(m = {m}, n = {n}), [({index}, m)] -> [(m, n)]>",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from elk_ir.cost.model import CostModel
+from elk_ir.cost.shapes import itemsize
 from elk_ir.plan.batch import (
     DECIDED,
     Batch,
@@ -38,7 +39,13 @@ from elk_ir.plan.plan import Reduce, scatter_candidates
 
 _CHUNK = 1 << 13
 _EXPANDED = 1 << 18
-LADDER = ((4_000_000, 0.02), (6_000_000, 0.05), (8_000_000, 0.1), (10_000_000, 0.25))
+LADDER = (
+    (1_000_000, 0.01),
+    (2_000_000, 0.02),
+    (3_000_000, 0.05),
+    (4_000_000, 0.1),
+    (6_000_000, 0.3),
+)
 """Once so many plans have been considered, the tolerance rises to so much: a bound on time."""
 
 
@@ -111,8 +118,8 @@ class _Search:
     # ------------------------------------------------------------------ levels
 
     def plan_steps(self) -> tuple[_Step, ...]:
-        """What is to be decided, in order: operands with few choices first, as their bounds are
-        the sharpest; how a preload is cut last, as nothing else depends on it."""
+        """What is to be decided, in order: the operands that hold most first, as deciding them
+        sharpens bounds most; how a preload is cut last, as nothing else depends on it."""
         pairs = rotatable(self.op)
         rings = [
             _Step(v, tuple(d for u, d in pairs if u == v), True)
@@ -123,12 +130,13 @@ class _Search:
             for v in range(len(self.op.operands))
             if self.sources[v] is Source.HBM and cuttable(self.op, v)
         ]
-        everything = Batch(self.columns)
+        geometry = Geometry.of(self.op, Batch(self.columns))
 
-        def choices(step: _Step) -> float:
-            return float(np.log(_free_sharing(self.op, everything, step)).sum())
+        def size(step: _Step) -> float:
+            held = geometry.held(step.v) * itemsize(self.op.operands[step.v].dtype)
+            return -float(np.log(np.maximum(held, 1)).sum())
 
-        return (*sorted(rings, key=choices), *cuts)
+        return (*sorted(rings, key=size), *cuts)
 
     def run(self, reduce: Reduce | None) -> Found:
         """All levels, grids with the least bound of cycles first."""

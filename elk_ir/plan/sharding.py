@@ -239,7 +239,9 @@ class Sharding:
             elif d == self._scatter and (v is None or access.phase is Phase.APPLY):
                 sub = (self._rank(self.op.reductions), self.ways)
             axes.append(self._chain(d, slots, sub, access.shape[j]))
-        guard = self._root_guard if v is None or access.phase is Phase.APPLY else None
+        # Pieces of a preload lie on all sharing cores, also where only a root needs the whole.
+        rooted = v is None or (access.phase is Phase.APPLY and not preload)
+        guard = self._root_guard if rooted else None
         return Layout(self.plan.cores, tuple(axes), guard)
 
     @property
