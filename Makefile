@@ -40,7 +40,7 @@ lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) lit_tests
 
 bench: $(STAMP)
-	$(BIN)/python -m pytest -q benchmarks
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

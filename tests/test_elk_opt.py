@@ -260,17 +260,7 @@ def test_reader_that_goes_away(module_file: Path) -> None:
     assert result.stdout.strip() in {"0", "141"}
 
 
-def cpu_seconds(*arguments: str | Path) -> float:
-    before = os.times()
-    subprocess.run(arguments, capture_output=True, check=True)
-    after = os.times()
-    return (
-        after.children_user - before.children_user + after.children_system - before.children_system
-    )
-
-
-def test_start_up_is_quick_and_imports_nothing_heavy() -> None:
-    assert min(cpu_seconds(BIN / "elk-opt", "--help") for _ in range(3)) < 0.5
+def test_start_up_imports_nothing_heavy() -> None:
     code = (
         "import sys, elk_ir, elk_ir.universe, elk_ir.tools.elk_opt as t; t.main(['--version']);"
         "print([m for m in ('numpy', 'onnx', 'lightgbm', 'rich') if m in sys.modules])"
