@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context as XdslContext
-from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -33,9 +33,14 @@ class ConvertOnnxToTePass(ModulePass):
 
         converted: list[tuple[FuncOp, FuncOp, Context]] = []
         errors: list[str] = []
+        symbols = {
+            name.data
+            for o in op.body.block.ops
+            if isinstance(name := o.properties.get("sym_name"), StringAttr)
+        }
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and not function.is_declaration:
-                context = Context(opset_of(op))
+                context = Context(opset_of(op), symbols)
                 new = _convert_function(function, context, errors)
                 converted.append((function, new, context))
         if errors:

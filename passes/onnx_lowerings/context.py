@@ -90,11 +90,13 @@ Fn = Callable[..., Scalar | tuple[Scalar, ...]]
 class Context:
     """The block being filled. Every operation emitted gets the location of `current`.
 
-    `opset` is that of the model, `depth` how many function bodies are being expanded.
+    `opset` is that of the model, `depth` how many function bodies are being expanded, `symbols`
+    what is taken in the module.
     """
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, symbols: set[str] | None = None) -> None:
         self.opset = opset
+        self.symbols = set[str]() if symbols is None else symbols
         self.depth = 0
         self.block = Block()
         self.current: Operation | None = None
@@ -182,8 +184,9 @@ class Context:
         if not (base[0].isalpha() or base[0] == "_"):
             base = f"w_{base}"
         symbol, i = base, 1
-        while symbol in self.globals:
+        while symbol in self.symbols:
             symbol, i = f"{base}_{i}", i + 1
+        self.symbols.add(symbol)
         return symbol
 
     def array(self, value: SSAValue) -> np.ndarray | None:
