@@ -105,7 +105,7 @@ def _pieces(op: ConcatOp) -> _Pieces | None:
         [[_scaled(read, domain)] for read in parts_read],
         [_sum_of_products(read, domain) for read in parts_read] if count == 2 else [],
     ):
-        terms = _common_terms(parts, domain, dim) if all(parts) else None
+        terms = _common_terms(parts, dim) if parts and all(parts) else None
         if terms and all(_fits(term, op) for term in terms):
             return _Pieces(domain, dim, terms)
     return None
@@ -172,9 +172,7 @@ def _sum_of_products(read: Read, domain: Domain) -> list[_Product]:
     return (total(root, 1.0) or [])[: MAX_TERMS + 1]
 
 
-def _common_terms(
-    parts: Sequence[Sequence[_Product]], domain: Domain, outer: int
-) -> tuple[_Term, ...] | None:
+def _common_terms(parts: Sequence[Sequence[_Product]], outer: int) -> tuple[_Term, ...] | None:
     """Products that are one affine read each over all pieces, whatever their order."""
     first = parts[0]
     if len(first) > MAX_TERMS or any(len(p) != len(first) for p in parts):
