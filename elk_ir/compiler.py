@@ -68,6 +68,7 @@ def compile_model(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    simulate: bool = True,
     progress: Report | None = None,
 ) -> Program:
     """Compile an ONNX model for a chip. Exported as `elk_ir.compile`.
@@ -78,6 +79,7 @@ def compile_model(
     dims, input_shapes: bind symbolic dimensions by name, or by the shapes of inputs.
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
     time_budget_s: how long to search for a better program; the best one so far is returned.
+    simulate: whether the report says how long the program takes on the chip.
     progress: called with a line about each step.
 
     Raises ElkError, with one message, when the model or the chip is no good or when the model does
@@ -117,6 +119,8 @@ def compile_model(
         operators = operator_table(module)
         run_passes(ctx, module, last, model=source.name, progress=progress)
         levels[target] = module
+        if simulate and progress is not None:
+            progress("simulating")
         report = build_report(
             levels["icca"],
             module,
@@ -126,9 +130,10 @@ def compile_model(
             model=source.name,
             signature=signature,
             dims=dims or {},
-            compile_cpu_s=time.process_time() - started,
-            compile_peak_rss_bytes=peak_rss_bytes(),
+            simulate=simulate,
         )
+        report["compile_cpu_s"] = time.process_time() - started
+        report["compile_peak_rss_bytes"] = peak_rss_bytes()
     return Program(levels=levels, report=report, chip=machine, source=source, signature=signature)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from elk_ir.compiler import Signature, Source, chip_of_module, context
 from elk_ir.errors import ElkError
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
+from elk_ir.text import print_module, read_module, read_text
 from elk_ir.weight_source import WeightSource
 
 if TYPE_CHECKING:
@@ -179,9 +179,10 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
             f"this is no report of a compiled program ({type(error).__name__}: {error})",
             where=str(folder / REPORT_FILE),
         ) from None
+    ctx = context()
     levels = {
-        "icca": read_module(folder / PROGRAM_FILE),
-        target_name: read_module(folder / TARGET_FILE),
+        "icca": read_module(folder / PROGRAM_FILE, ctx),
+        target_name: read_module(folder / TARGET_FILE, ctx),
     }
     base = folder / relative if isinstance(relative, str) else None
     if weights_dir is not None:
@@ -196,7 +197,7 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
 
 
 def _read_report(path: Path) -> dict[str, Any]:
-    text = _read_text(path)
+    text = read_text(path)
     try:
         report = json.loads(text)
     except json.JSONDecodeError as error:
@@ -206,47 +207,6 @@ def _read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict):
         raise ElkError("this is no report of a compiled program", where=str(path))
     return report
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ElkError(
-            f"no compiled program is here: {path.name} is missing",
-            where=str(path.parent),
-            hint="`elk compile MODEL.onnx --chip CHIP -o DIR` makes one",
-        ) from None
-    except OSError as error:
-        raise ElkError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise ElkError("not UTF-8 text", where=str(path)) from None
-
-
-def print_module(module: ModuleOp) -> str:
-    """The text of a module, with locations; the same module always prints the same."""
-    from elk_ir.tools.opt_printing import PrintOptions
-
-    stream = StringIO()
-    PrintOptions(debuginfo=True).printer(stream).print_op(module)
-    return stream.getvalue() + "\n"
-
-
-def read_module(path: Path) -> ModuleOp:
-    """Parse and verify a module. Raises ElkError naming file, line and column."""
-    from xdsl.parser import Parser
-    from xdsl.utils.exceptions import DiagnosticException, ParseError
-
-    text = _read_text(path)
-    try:
-        module = Parser(context(), text, str(path)).parse_module()
-        module.verify()
-    except ParseError as error:
-        message = error.msg.strip().split("\n")[0]
-        raise ElkError(message, where=str(error.span.get_location())) from None
-    except DiagnosticException as error:
-        raise ElkError(str(error).split("\n")[0], where=str(path)) from None
-    return module
 
 
 def shaped_outputs(

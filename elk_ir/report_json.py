@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 RUN_DEPENDENT = ("compile_cpu_s", "compile_peak_rss_bytes")
 """Fields that differ between two compilations of the same model; all others are equal."""
 
-MATRIX_KINDS = ("attention", "contract", "conv")
-"""Operators whose work runs on the multiply-add units at their peak rate, at best."""
-
 
 def build_report(
     program: ModuleOp,
@@ -43,13 +40,14 @@ def build_report(
     model: str,
     signature: Signature,
     dims: Mapping[str, int],
-    compile_cpu_s: float,
-    compile_peak_rss_bytes: int,
+    simulate: bool,
 ) -> dict[str, Any]:
-    """The report of a compiled program: `program` is icca, `target` what it was lowered to."""
-    traffic = count_traffic(target)
-    bounds = rooflines_s(program, traffic, chip)
-    return {
+    """The report of a compiled program: `program` is icca, `target` what it was lowered to.
+
+    Without `simulate` there are no fields about time. Raises SimulationError when the simulator
+    contradicts itself.
+    """
+    report: dict[str, Any] = {
         "elk_ir_version": __version__,
         "model": model,
         "chip": chip.name,
@@ -57,20 +55,60 @@ def build_report(
         "target": target_name,
         "policy": policy_of_module(program),
         "dims": dict(sorted(dims.items())),
-        "lower_bound_s": max(bounds.values()),
-        "rooflines_s": bounds,
-        "hbm_bytes": traffic.hbm_bytes,
+    }
+    tokens = tokens_per_run(program, signature)
+    if tokens is not None:
+        report["tokens_per_run"] = tokens
+    if simulate:
+        report |= time_fields(target, chip, tokens)
+    return report | {
+        "hbm_bytes": hbm_traffic_bytes(target),
         "hbm_footprint_bytes": hbm_footprint_bytes(program),
-        "flops": float(sum(matrix_flops(program).values())),
         "sram_peak_bytes": sram_peak_bytes(target),
         "sram_capacity_bytes": chip.usable_sram_per_core_bytes,
         "inputs": [_spec_json(s) for s in signature.inputs],
         "outputs": [_spec_json(s) for s in signature.outputs],
         "states": state_table(program),
         "operators": operators,
-        "compile_cpu_s": compile_cpu_s,
-        "compile_peak_rss_bytes": compile_peak_rss_bytes,
     }
+
+
+def time_fields(target: ModuleOp, chip: Chip, tokens: int | None) -> dict[str, Any]:
+    """What the simulator says of an ipu program; `tokens` are what a run decodes, if it does."""
+    from elk_ir.targets.ipu.timeline import simulate_module
+
+    result = simulate_module(target, chip)
+    fields = {
+        "time_s": result.time_s,
+        "lower_bound_s": result.lower_bound_s,
+        "bounds_s": dict(sorted(result.bounds_s.items())),
+        "breakdown_s": result.breakdown.to_json(),
+        "hbm_utilization": result.hbm_utilization,
+        "network_utilization": result.network_utilization,
+        "flops_per_s": result.flops_per_s,
+        "energy_j": result.energy_j,
+    }
+    if tokens is not None and result.time_s > 0:
+        fields["tokens_per_s"] = tokens / result.time_s
+        fields["latency_per_token_s"] = result.time_s
+    return fields
+
+
+def tokens_per_run(program: ModuleOp, signature: Signature) -> int | None:
+    """Tokens that one run of a decoding graph makes, one for each sequence of the batch; None for a
+    graph that does not decode (no state, or states that do not grow by one entry a run)."""
+    states = state_table(program)
+    shapes = {s.name: s.shape for s in (*signature.inputs, *signature.outputs)}
+    for state in states:
+        axis = state["axis"]
+        if axis == 0 or len(state["inputs"]) != state["layers"]:
+            return None
+        for before, after in zip(state["inputs"], state["outputs"], strict=False):
+            if before not in shapes or after not in shapes:
+                return None
+            if shapes[after][axis] - shapes[before][axis] != 1:
+                return None
+    return states[0]["shape"][0] if states else None
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:
@@ -193,63 +231,36 @@ def executes(program: ModuleOp) -> Iterator[tuple[icca.ExecuteOp, int]]:
     yield from visit(program.body.block, 1)
 
 
-def matrix_flops(program: ModuleOp) -> dict[str, float]:
-    """Operations of the multiply-add units in one run, by element type of the operands."""
-    flops: dict[str, float] = {}
-    for op, count in executes(program):
-        operator = op.operator()
-        if operator.kind in MATRIX_KINDS:
-            dtype = operator.operands[0].dtype
-            flops[dtype] = flops.get(dtype, 0.0) + count * operator.flops
-    return flops
+# ---------------------------------------------------------------------- traffic
 
 
-# ---------------------------------------------------------------------- traffic and rooflines
-
-
-class Traffic:
-    """Bytes that one run of an ipu program moves.
-
-    hbm_bytes: read from and written to HBM, each distinct byte of a copy once.
-    port_bytes: received by all cores, of preloads and ring shifts (other exchanges come on top).
-    """
-
-    def __init__(self) -> None:
-        self.hbm_bytes = 0
-        self.port_bytes = 0
-
-
-def count_traffic(module: ModuleOp) -> Traffic:
-    """The traffic of one run of an ipu program."""
+def hbm_traffic_bytes(module: ModuleOp) -> int:
+    """Bytes that one run of an ipu program reads from and writes to HBM: what several cores receive
+    of one copy counts once."""
     variables = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, ipu.VarOp)}
-    traffic = Traffic()
 
-    def visit(block: Block, times: int) -> None:
+    def moved(block: Block) -> int:
+        total = 0
         for op in block.ops:
             if isinstance(op, ipu.ProgramOp):
-                visit(op.body.block, times)
+                total += moved(op.body.block)
             elif isinstance(op, ipu.RepeatOp):
-                visit(op.body.block, times * op.count.value.data)
+                total += op.count.value.data * moved(op.body.block)
             elif isinstance(op, ipu.CopyStartOp):
-                variable = variables[op.target.root_reference.data]
                 limit = None
                 if op.axis is not None and op.limit is not None:
                     limit = (op.axis.value.data, op.limit.value.data)
-                distinct, received = landing_bytes(variable, limit)
-                traffic.hbm_bytes += times * distinct
-                traffic.port_bytes += times * received
+                total += distinct_bytes(variables[op.target.root_reference.data], limit)
             elif isinstance(op, ipu.StoreStartOp):
-                distinct, _ = landing_bytes(variables[op.source.root_reference.data], None)
-                traffic.hbm_bytes += times * distinct
-            elif isinstance(op, ipu.ExchangeOp):
-                traffic.port_bytes += times * _exchange_bytes(op, variables)
+                total += distinct_bytes(variables[op.source.root_reference.data], None)
+        return total
 
-    visit(module.body.block, 1)
-    return traffic
+    return moved(module.body.block)
 
 
-def landing_bytes(variable: ipu.VarOp, limit: tuple[int, int] | None) -> tuple[int, int]:
-    """(distinct bytes, bytes over all cores) of what a variable holds; `limit` cuts an axis."""
+def distinct_bytes(variable: ipu.VarOp, limit: tuple[int, int] | None) -> int:
+    """Bytes of the tensor that the cores hold in a variable, copies once; `limit` = (axis, end)
+    leaves out what lies behind `end`."""
     layout: Layout = variable.layout.data
     item = dtype_of(shape_dtype(variable.type)[1]).itemsize
     bounds = layout.bounds.reshape(-1, len(layout.axes), 2)
@@ -258,42 +269,4 @@ def landing_bytes(variable: ipu.VarOp, limit: tuple[int, int] | None) -> tuple[i
         axis, end = limit
         bounds[:, axis] = np.minimum(bounds[:, axis], end)
     distinct = np.unique(bounds, axis=0)
-    return (
-        item * int((distinct[..., 1] - distinct[..., 0]).prod(axis=-1).sum()),
-        item * int((bounds[..., 1] - bounds[..., 0]).prod(axis=-1).sum()),
-    )
-
-
-def _exchange_bytes(op: ipu.ExchangeOp, variables: Mapping[str, ipu.VarOp]) -> int:
-    """Bytes that cores receive from other cores in one ring shift."""
-    source = variables[op.source.data.name]
-    layout: Layout = source.layout.data
-    item = dtype_of(shape_dtype(source.type)[1]).itemsize
-    cores = np.arange(layout.cores)
-    senders = np.broadcast_to(op.map.data.evaluate(c=cores, t=0, s=0), cores.shape)
-    slots = op.source.data.slots or (None,) * len(layout.axes)
-    blocks = prod(n for n, slot in zip(layout.slots, slots, strict=True) if slot is None)
-    return int((senders != cores).sum()) * blocks * prod(layout.block_shape) * item
-
-
-def rooflines_s(program: ModuleOp, traffic: Traffic, chip: Chip) -> dict[str, float]:
-    """Seconds that a run takes at least, for each resource that everything goes through."""
-    bounds = {"hbm": 0.0, "compute": 0.0, "network": 0.0}
-    if chip.hbm_bytes_per_s:
-        bounds["hbm"] = traffic.hbm_bytes / chip.hbm_bytes_per_s
-    for dtype, flops in sorted(matrix_flops(program).items()):
-        peak = chip.peak_flops_per_s(dtype) if _multiplies(chip, dtype) else 0.0
-        if peak:
-            bounds["compute"] += flops / peak
-    if chip.all_ports_in_bytes_per_s:
-        bounds["network"] = traffic.port_bytes / chip.all_ports_in_bytes_per_s
-    return bounds
-
-
-def _multiplies(chip: Chip, dtype: str) -> bool:
-    from elk_ir.errors import ChipError
-
-    try:
-        return chip.macs_per_cycle(dtype) > 0
-    except ChipError:
-        return False
+    return item * int((distinct[..., 1] - distinct[..., 0]).prod(axis=-1).sum())

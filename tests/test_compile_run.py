@@ -206,7 +206,11 @@ def test_report(llama: elk_ir.Program) -> None:
     assert 0 < report["sram_peak_bytes"] <= report["sram_capacity_bytes"]
     assert report["sram_capacity_bytes"] == chip.usable_sram_per_core_bytes
     assert report["lower_bound_s"] >= report["hbm_bytes"] / chip.hbm_bytes_per_s
-    assert report["lower_bound_s"] >= max(report["rooflines_s"].values())
+    assert report["lower_bound_s"] == max(report["bounds_s"].values())
+    assert report["time_s"] >= report["lower_bound_s"] * (1 - 1e-9)
+    assert sum(report["breakdown_s"].values()) == pytest.approx(report["time_s"])
+    assert report["tokens_per_run"] == 2
+    assert report["tokens_per_s"] == pytest.approx(2 / report["latency_per_token_s"])
     assert 0 < report["compile_cpu_s"] < 60
     assert report["compile_peak_rss_bytes"] > 10_000_000
     states = report["states"]
@@ -218,6 +222,13 @@ def test_report(llama: elk_ir.Program) -> None:
         assert operator["cores"] <= chip.cores
         assert operator["sram_bytes"] <= report["sram_peak_bytes"]
     json.dumps(report, allow_nan=False)
+
+
+def test_a_report_without_times() -> None:
+    report = elk_ir.compile(small_model(), chip="test-16", simulate=False).report
+    assert "time_s" not in report and "lower_bound_s" not in report
+    assert report["hbm_bytes"] == 4 * (4 * 32 + 32 * 48 + 4 * 48)  # b is all ones: a constant
+    assert "tokens_per_run" not in report
 
 
 def test_hbm_bytes_are_what_the_machine_moves(llama: elk_ir.Program) -> None:
@@ -261,8 +272,10 @@ def test_bfloat16_comes_as_float32_and_goes_as_float32(tmp_path: Path) -> None:
 
 
 def test_npz_prefixes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", **{"in/x": np.ones(1), "out/y": np.zeros(1), "z": np.ones(2)})
-    np.savez(tmp_path / "q.npz", **{"x": np.ones(1), "out/y": np.zeros(1)})
+    prefixed: dict[str, Any] = {"in/x": np.ones(1), "out/y": np.zeros(1), "z": np.ones(2)}
+    plain: dict[str, Any] = {"x": np.ones(1), "out/y": np.zeros(1)}
+    np.savez(tmp_path / "p.npz", **prefixed)
+    np.savez(tmp_path / "q.npz", **plain)
     assert list(read_npz(tmp_path / "p.npz", "in/")) == ["x"]
     assert list(read_npz(tmp_path / "q.npz", "in/")) == ["x"]
     assert list(read_npz(tmp_path / "q.npz", "out/")) == ["y"]

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.json:
         raise UsageError("-o DIR is needed", hint="or --json, which prints the report only")
     with progress() as say:
-        program = compile_from_args(args, say)
+        program = compile_from_args(args, say, simulate=True)
         if args.output is not None:
             say("writing the program")
             program.save(args.output)

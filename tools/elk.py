@@ -2,6 +2,7 @@
 
     elk compile MODEL.onnx --chip CHIP -o DIR
     elk run DIR|MODEL.onnx [--chip CHIP] --inputs in.npz --expect out.npz
+    elk simulate DIR|MODEL.onnx [--chip CHIP]
     elk verify MODEL.onnx --chip CHIP
     elk chips [NAME]
 
@@ -19,13 +20,14 @@ from contextlib import suppress
 
 from elk_ir import __version__
 from elk_ir.errors import ElkError
-from elk_ir.tools import cmd_chips, cmd_compile, cmd_run, cmd_verify
+from elk_ir.tools import cmd_chips, cmd_compile, cmd_run, cmd_simulate, cmd_verify
 
 TOOL = "elk"
 
 COMMANDS = {
     "compile": cmd_compile,
     "run": cmd_run,
+    "simulate": cmd_simulate,
     "verify": cmd_verify,
     "chips": cmd_chips,
 }

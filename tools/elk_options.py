@@ -116,9 +116,14 @@ def inputs_for(
 
 
 def compile_from_args(
-    args: argparse.Namespace, say: Say, inputs: Mapping[str, np.ndarray] | None = None
+    args: argparse.Namespace,
+    say: Say,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    *,
+    simulate: bool = False,
 ) -> Program:
-    """Compile `args.model`, binding dimensions by --dim and by the inputs' shapes."""
+    """Compile `args.model`, binding dimensions by --dim and by the inputs' shapes; `simulate` adds
+    the fields about time to its report."""
     from elk_ir.compiler import compile_model
 
     if args.chip is None:
@@ -132,6 +137,7 @@ def compile_from_args(
         input_shapes=None if inputs is None else {n: a.shape for n, a in inputs.items()},
         kv_capacity=args.kv_capacity,
         time_budget_s=args.time_budget,
+        simulate=simulate,
         progress=say,
     )
 
@@ -219,7 +225,6 @@ def summary(report: Mapping[str, Any]) -> str:
     share = report["sram_peak_bytes"] / report["sram_capacity_bytes"]
     operators = report["operators"]
     runs = sum(o["count"] for o in operators)
-    bounds = ", ".join(f"{name} {value:.3g}" for name, value in report["rooflines_s"].items())
     lines = [
         f"{report['model']} for {report['chip']} ({report['target']}),"
         f" scheduled by policy {report['policy']}",
@@ -228,8 +233,13 @@ def summary(report: Mapping[str, Any]) -> str:
         f" a core ({share:.0%})",
         f"  HBM            {report['hbm_footprint_bytes']:,} bytes held,"
         f" {report['hbm_bytes']:,} moved in a run",
-        f"  lower bound    {report['lower_bound_s']:.4g} s (rooflines in s: {bounds})",
     ]
+    if "time_s" in report:
+        binding = max(report["bounds_s"], key=lambda name: report["bounds_s"][name])
+        lines.append(f"  time           {report['time_s']:.4g} s, simulated")
+        lines.append(f"  lower bound    {report['lower_bound_s']:.4g} s ({binding})")
+    if "tokens_per_s" in report:
+        lines.append(f"  decoding       {report['tokens_per_s']:,.1f} tokens a second")
     for state in report["states"]:
         lines.append(
             f"  state          {state['name']}: {state['layers']} x {state['dtype']}"
