@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "convert-te-to-icca": "elk_ir.passes.convert_te_to_icca:ConvertTeToIccaPass",
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
     "icca-carry-preload": "elk_ir.passes.icca_carry_preload:IccaCarryPreloadPass",
+    "icca-make-resident": "elk_ir.passes.icca_make_resident:IccaMakeResidentPass",
     "icca-schedule": "elk_ir.passes.icca_schedule:IccaSchedulePass",
     "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "icca-verify-program": "elk_ir.passes.icca_verify_program:IccaVerifyProgramPass",
@@ -37,6 +38,7 @@ PASSES: dict[str, str] = {
     "te-fuse-elementwise": "elk_ir.passes.te_fuse_elementwise:TeFuseElementwisePass",
     "te-fuse-normalize": "elk_ir.passes.te_fuse_normalize:TeFuseNormalizePass",
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
+    "te-merge-products": "elk_ir.passes.te_merge_products:TeMergeProductsPass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
     "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
 }

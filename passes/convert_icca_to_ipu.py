@@ -188,6 +188,8 @@ class _Lowering:
         properties: dict[str, Attribute] = {"source": op.source, "target": SymbolRefAttr(name)}
         if op.rows is not None:
             properties["rows"] = op.rows
+        if op.init is not None:
+            properties["init"] = op.init
         if hbm.axis is not None and hbm.length is not None:
             properties["axis"], properties["limit"] = hbm.axis, hbm.length
         row = None if op.layer is None else self.layers[op.layer]

@@ -174,7 +174,9 @@ class _Collector:
         used = self.time.start[execute] + b.last + 1
         owner = value.owner
         if isinstance(owner, PreloadOp):
-            self.add(execute, "preload", b.index, b.size_bytes, self.time.start[owner], used)
+            start = 0 if owner.init is not None else self.time.start[owner]
+            used = self.last if owner.init is not None else used
+            self.add(execute, "preload", b.index, b.size_bytes, start, used)
             return
         loop, position = carried_by(value)
         arg, result = loop.body.block.args[position + 1], loop.outs[position]

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     SymbolNameConstraint,
     SymbolRefAttr,
     TensorType,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -118,18 +119,21 @@ class PreloadOp(IRDLOperation):
 
     Preloads run one after another in program order. `layer` picks one of the stacked tensors;
     `rows` names an HBM tensor of indices: the rows it holds are fetched along axis 0. Of a state
-    only the filled entries move.
+    only the filled entries move. `init`: the host does it before the program starts, and the
+    buffer lives for the whole program (chips without HBM).
     """
 
     name = "icca.preload"
     source = prop_def(FlatSymbolRefAttrConstr)
     rows = opt_prop_def(FlatSymbolRefAttrConstr)
     at = opt_prop_def(IntegerAttr[I64])
+    init = opt_prop_def(UnitAttr)
     layer = opt_operand_def(IndexType)
     result = result_def(HandleType)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$source (`[` $layer^ `]`)? (`rows` $rows^)? (`at` $at^)? attr-dict `:` type($result)"
+        "(`init` $init^)? $source (`[` $layer^ `]`)? (`rows` $rows^)? (`at` $at^)? attr-dict"
+        " `:` type($result)"
     )
 
     def __init__(

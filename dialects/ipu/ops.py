@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolNameConstraint,
     TensorType,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Block, Region
@@ -139,7 +140,8 @@ class CopyStartOp(IRDLOperation):
     """Start a copy from a remote buffer into a variable: asynchronous, in order.
 
     `rows` names a remote buffer of indices: the rows it holds are fetched along axis 0. `limit`:
-    only indices below it along `axis` are filled and move (a state).
+    only indices below it along `axis` are filled and move (a state). `init`: done by the host
+    before the program starts (chips without HBM).
     """
 
     name = "ipu.copy_start"
@@ -148,9 +150,10 @@ class CopyStartOp(IRDLOperation):
     rows = opt_prop_def(FlatSymbolRefAttrConstr)
     axis = opt_prop_def(IntegerAttr[I64])
     limit = opt_prop_def(IntegerAttr[I64])
+    init = opt_prop_def(UnitAttr)
     row = opt_operand_def(IndexType)
     assembly_format = (
-        "$source (`[` $row^ `]`)? `->` $target (`rows` $rows^)?"
+        "(`init` $init^)? $source (`[` $row^ `]`)? `->` $target (`rows` $rows^)?"
         " (`axis` $axis^)? (`limit` $limit^)? attr-dict"
     )
 
