@@ -1,0 +1,229 @@
+// Layouts as Poplar programs: what the loops below over cores are made of.
+namespace elk {
+
+using poplar::Tensor;
+using poplar::program::Copy;
+using poplar::program::Execute;
+using poplar::program::Sequence;
+using Sizes = std::vector<std::size_t>;
+
+// Poplar chooses where a variable lies; the compiler's choice can only be told to a runtime that
+// takes it.
+inline void placeAt(const Tensor &t, long address) {
+#ifdef POPLAR_LITE
+  poplar::lite::setAddress(t, address);
+#else
+  (void)t, (void)address;
+#endif
+}
+
+// Poplar has no copy from a remote buffer that runs beside Execute: plain Poplar makes it here, in
+// order. A runtime that has one starts it here and completes it at the wait.
+inline void start(Sequence &prog, const std::string &name, const Sequence &copy) {
+#ifdef POPLAR_LITE
+  prog.add(poplar::lite::Start(name, copy));
+#else
+  (void)name;
+  prog.add(copy);
+#endif
+}
+inline void wait(Sequence &prog, const std::string &name) {
+#ifdef POPLAR_LITE
+  prog.add(poplar::lite::Wait(name));
+#else
+  (void)prog, (void)name;
+#endif
+}
+
+// The block of a core in the given slots.
+inline Tensor block(const Tensor &t, const Layout &layout, long c, const Longs &slot) {
+  long first = 0;
+  for (size_t j = 0; j < layout.axes.size(); ++j)
+    first = first * layout.axes[j].slots + slot[j];
+  const long n = product(layout.blockShape());
+  return t[c].slice(first * n, (first + 1) * n);
+}
+
+// What a core holds in the given slots, -1 for all along an axis; flat.
+inline Tensor slots(const Tensor &t, const Layout &layout, long c, const Longs &slot) {
+  if (slot.empty())
+    return t[c].flatten();
+  const Longs all = layout.slots(), inner = layout.blockShape();
+  Sizes shape(all.begin(), all.end());
+  shape.insert(shape.end(), inner.begin(), inner.end());
+  Tensor view = t[c].reshape(shape);
+  for (size_t j = 0; j < slot.size(); ++j)
+    if (slot[j] >= 0)
+      view = view.slice(slot[j], slot[j] + 1, j);
+  return view.flatten();
+}
+
+// A box of a block.
+inline Tensor view(const Tensor &t, const Layout &layout, const Part &p) {
+  const Longs inner = layout.blockShape();
+  Tensor v = t[p.core].slice(p.first, p.first + product(inner));
+  v = v.reshape(Sizes(inner.begin(), inner.end()));
+  for (size_t j = 0; j < inner.size(); ++j)
+    v = v.slice(p.start[j], p.start[j] + p.shape[j], j);
+  return v;
+}
+
+// One exchange that carries out all of `list`.
+inline void exchange(Sequence &prog, const std::vector<Move> &list, const Tensor &source,
+                     const Layout &from, const Tensor &target, const Layout &to,
+                     const std::string &name) {
+  std::vector<Tensor> s, t;
+  for (const Move &m : list) {
+    s.push_back(view(source, from, m.from).flatten());
+    t.push_back(view(target, to, m.to).flatten());
+  }
+  if (!s.empty())
+    prog.add(Copy(poplar::concat(s), poplar::concat(t), false, {name}));
+}
+
+// Every core gets its blocks of the tensor in its new layout.
+inline void reshard(Sequence &prog, const Tensor &source, const Layout &from, const Tensor &target,
+                    const Layout &to, const std::string &name, int axis = -1, long first = 0) {
+  exchange(prog, moves(from, to, axis, first), source, from, target, to, name);
+}
+
+// Core c reads the slots of core sender(c) into a landing buffer: a ring shift.
+inline void shift(Sequence &prog, const Tensor &source, const Layout &from, const Longs &slot,
+                  const Tensor &target, const Layout &to, long (*sender)(long c, long t), long t,
+                  const std::string &name) {
+  std::vector<Tensor> s, d;
+  for (unsigned c = 0; c < to.cores; ++c) {
+    s.push_back(slots(source, from, sender(c, t), slot));
+    d.push_back(target[c].slice(0, s.back().numElements()));
+  }
+  prog.add(Copy(poplar::concat(s), poplar::concat(d), false, {name}));
+}
+
+// Every core copies the elements of one of its buffers into slots of another.
+inline void localCopy(Sequence &prog, const Tensor &source, const Tensor &target, const Layout &to,
+                      const Longs &slot, const std::string &name) {
+  std::vector<Tensor> s, d;
+  for (unsigned c = 0; c < to.cores; ++c) {
+    d.push_back(slots(target, to, c, slot));
+    s.push_back(source[c].flatten().slice(0, d.back().numElements()));
+  }
+  prog.add(Copy(poplar::concat(s), poplar::concat(d), false, {name}));
+}
+
+// Set every element of a variable, each core its own.
+template <class T>
+void fill(poplar::Graph &graph, Sequence &prog, const Tensor &t, const char *codelet, T value,
+          const std::string &name) {
+  poplar::ComputeSet cs = graph.addComputeSet({name + ".fill"});
+  for (size_t c = 0; c < t.dim(0); ++c) {
+    poplar::VertexRef v = graph.addVertex(cs, codelet, {{"out", t[c].flatten()}});
+    graph.setInitialValue(v["value"], value);
+    graph.setTileMapping(v, c);
+  }
+  prog.add(Execute(cs));
+}
+
+// Tell a vertex its box: fields nD (points of dimension D), oD (its first) and sD (of a full box).
+inline void setBox(poplar::Graph &graph, const poplar::VertexRef &v, const Block &box,
+                   const std::vector<const char *> &fields) {
+  for (const char *f : fields) {
+    const size_t d = std::stoul(f + 1);
+    const long value = *f == 'n' ? box.hi[d] - box.origin[d] : *f == 'o' ? box.origin[d] : box.shape[d];
+    graph.setInitialValue(v[f], static_cast<int>(value));
+  }
+}
+
+// ------------------------------------------------------------------ HBM
+
+// The tensor as a whole, as a view of the cores that hold it.
+inline Tensor assemble(const Tensor &t, const Layout &layout, const Owners &owners, size_t axis,
+                       size_t &next) {
+  if (axis == owners.cuts.size())
+    return view(t, layout, owners.cells[next++]);
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i + 1 < owners.cuts[axis].size(); ++i)
+    parts.push_back(assemble(t, layout, owners, axis + 1, next));
+  return poplar::concat(parts, axis);
+}
+
+// Rows of a remote buffer: those of `base`, or, in a loop over layers, those plus layer * stride.
+inline Tensor rows(poplar::Graph &graph, Sequence &prog, const std::vector<unsigned> &base,
+                   const Tensor *layer, unsigned stride, const std::string &name) {
+  Tensor constant = graph.addConstant(poplar::UNSIGNED_INT, {base.size()}, base, {name + ".base"});
+  graph.setTileMapping(constant, 0);
+  if (!layer)
+    return constant;
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {base.size()}, {name + ".rows"});
+  graph.setTileMapping(result, 0);
+  poplar::ComputeSet cs = graph.addComputeSet({name + ".rows"});
+  poplar::VertexRef v =
+      graph.addVertex(cs, "LayerRows", {{"base", constant}, {"layer", *layer}, {"rows", result}});
+  graph.setInitialValue(v["stride"], stride);
+  graph.setTileMapping(v, 0);
+  prog.add(Execute(cs));
+  return result;
+}
+
+// Rows `first` + o * extent + i for all o < outer, lo <= i < hi.
+inline std::vector<unsigned> rowList(unsigned first, unsigned outer, unsigned extent, unsigned lo,
+                                     unsigned hi) {
+  std::vector<unsigned> list;
+  for (unsigned o = 0; o < outer; ++o)
+    for (unsigned i = lo; i < hi; ++i)
+      list.push_back(first + o * extent + i);
+  return list;
+}
+
+// Rows of a table of `count` rows that a tensor of indices in HBM names.
+inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer indices,
+                        const poplar::Type &type, const char *codelet, const Tensor *layer,
+                        unsigned plus, unsigned count, const std::string &name) {
+  Tensor ids = graph.addVariable(type, {indices.numElements()}, {name + ".indices"});
+  graph.setTileMapping(ids, 0);
+  prog.add(Copy(indices, ids, {name + ".indices"}));
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements()}, {name + ".rows"});
+  graph.setTileMapping(result, 0);
+  poplar::ComputeSet cs = graph.addComputeSet({name + ".rows"});
+  poplar::VertexRef v = graph.addVertex(cs, codelet, {{"indices", ids}, {"rows", result}});
+  Tensor zero = graph.addConstant(poplar::UNSIGNED_INT, {1}, std::vector<unsigned>{0});
+  graph.setTileMapping(zero, 0);
+  graph.connect(v["layer"], layer ? *layer : zero);
+  graph.setInitialValue(v["plus"], plus);
+  graph.setInitialValue(v["count"], count);
+  graph.setTileMapping(v, 0);
+  prog.add(Execute(cs));
+  return result;
+}
+
+// Start the copy of rows of a remote buffer into a variable: the part of its tensor below `high`.
+// Each element arrives once and is then passed on to the other cores that hold it.
+inline void preload(Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
+                    const Tensor &target, const Layout &layout, const Longs &high,
+                    const std::string &name) {
+  const Owners owners(layout, high);
+  size_t next = 0;
+  const Tensor whole = assemble(target, layout, owners, 0, next).flatten();
+  Sequence copy;
+  if (row.valid())
+    copy.add(Copy(buffer, whole, row, {name}));
+  else
+    copy.add(Copy(buffer, whole, {name}));
+  exchange(copy, owners.copies, target, layout, target, layout, name + ".multicast");
+  start(prog, name, copy);
+}
+
+// Start the copy of a variable into rows of a remote buffer.
+inline void store(Sequence &prog, const Tensor &source, const Layout &layout,
+                  poplar::RemoteBuffer buffer, const Tensor &row, const std::string &name) {
+  const Owners owners(layout, layout.shape());
+  size_t next = 0;
+  const Tensor whole = assemble(source, layout, owners, 0, next).flatten();
+  Sequence copy;
+  if (row.valid())
+    copy.add(Copy(whole, buffer, row, {name}));
+  else
+    copy.add(Copy(whole, buffer, {name}));
+  start(prog, name, copy);
+}
+
+} // namespace elk

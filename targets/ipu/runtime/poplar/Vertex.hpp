@@ -1,0 +1,123 @@
+// What codelets are written with: vertices and their fields.
+#pragma once
+#include "Type.hpp"
+
+namespace poplar {
+
+enum class VectorLayout { SPAN, ONE_PTR };
+
+template <class T, VectorLayout L = VectorLayout::SPAN, unsigned Alignment = alignof(T)>
+class Vector;
+
+namespace lite {
+// How the runtime fills in a field: the address of its elements in the tile's memory.
+struct Edge {
+  void *data = nullptr;
+  std::size_t count = 0;
+};
+enum class FieldKind { Input, Output, InOut, Value };
+template <class T> struct Field {
+  static constexpr FieldKind kind = FieldKind::Value;
+  static constexpr bool vector = false;
+  using Element = T;
+};
+} // namespace lite
+
+#define POPLAR_LITE_EDGE(NAME, CONST)                                                             \
+  template <class T> class NAME {                                                                 \
+    lite::Edge edge;                                                                              \
+                                                                                                  \
+  public:                                                                                         \
+    CONST T &operator*() const { return *static_cast<CONST T *>(edge.data); }                     \
+    operator CONST T &() const { return **this; }                                                 \
+  };                                                                                              \
+  template <class T, VectorLayout L, unsigned A> class NAME<Vector<T, L, A>> {                    \
+    lite::Edge edge;                                                                              \
+                                                                                                  \
+  public:                                                                                         \
+    CONST T &operator[](std::size_t i) const { return static_cast<CONST T *>(edge.data)[i]; }     \
+    std::size_t size() const { return edge.count; }                                               \
+  };                                                                                              \
+  namespace lite {                                                                                \
+  template <class T> struct Field<NAME<T>> {                                                      \
+    static constexpr FieldKind kind = FieldKind::NAME;                                            \
+    static constexpr bool vector = false;                                                         \
+    using Element = T;                                                                            \
+  };                                                                                              \
+  template <class T, VectorLayout L, unsigned A> struct Field<NAME<Vector<T, L, A>>> {            \
+    static constexpr FieldKind kind = FieldKind::NAME;                                            \
+    static constexpr bool vector = true;                                                          \
+    using Element = T;                                                                            \
+  };                                                                                              \
+  }
+POPLAR_LITE_EDGE(Input, const)
+POPLAR_LITE_EDGE(Output, )
+POPLAR_LITE_EDGE(InOut, )
+#undef POPLAR_LITE_EDGE
+
+// Runs on one worker thread of its tile.
+class Vertex {};
+
+// Runs on all worker threads of its tile: compute(workerId).
+class MultiVertex {
+public:
+  static constexpr unsigned numWorkers() { return 6; }
+};
+
+namespace lite {
+
+struct FieldInfo {
+  const char *name;
+  std::size_t offset;
+  FieldKind kind;
+  bool vector;
+  Type type;
+};
+
+struct VertexInfo {
+  const char *name;
+  void *(*create)();
+  void (*destroy)(void *);
+  void (*compute)(void *);
+  std::vector<FieldInfo> fields;
+};
+
+inline std::vector<VertexInfo> &vertexTypes() {
+  static std::vector<VertexInfo> types;
+  return types;
+}
+
+template <class V, class = void> struct Compute {
+  static void run(void *v) { static_cast<V *>(v)->compute(); }
+};
+template <class V> struct Compute<V, decltype(void(std::declval<V>().compute(0u)))> {
+  static void run(void *v) {
+    for (unsigned worker = 0; worker < MultiVertex::numWorkers(); ++worker)
+      static_cast<V *>(v)->compute(worker);
+  }
+};
+
+template <class V> VertexInfo vertexInfo(const char *name, std::vector<FieldInfo> fields) {
+  return {name, [] { return static_cast<void *>(new V()); },
+          [](void *v) { delete static_cast<V *>(v); }, Compute<V>::run, std::move(fields)};
+}
+
+template <class F> FieldInfo fieldInfo(const char *name, std::size_t offset) {
+  using D = Field<F>;
+  return {name, offset, D::kind, D::vector, equivalent_device_type<typename D::Element>::value};
+}
+
+struct Registered {
+  Registered(VertexInfo info) { vertexTypes().push_back(std::move(info)); }
+};
+
+} // namespace lite
+} // namespace poplar
+
+// C++17 has no reflection, and popc, which reads the fields of a vertex from its source, is not
+// here: a program that is compiled against this runtime names them.
+#define POPLAR_LITE_FIELD(V, F)                                                                   \
+  poplar::lite::fieldInfo<decltype(V::F)>(#F, __builtin_offsetof(V, F))
+#define POPLAR_LITE_VERTEX(V, ...)                                                                \
+  static const poplar::lite::Registered V##_registered(                                           \
+      poplar::lite::vertexInfo<V>(#V, {__VA_ARGS__}))

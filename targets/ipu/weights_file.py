@@ -1,0 +1,111 @@
+"""The binary files that an emitted program reads and writes.
+
+Each is the raw little-endian elements of tensors, row-major, one tensor after another without
+padding: weights in the order of the program's remote buffers (all layers of a stack), inputs in the
+order of the buffers that hold them (the inputs a state replaces one a layer), outputs likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from elk_ir.dialects import ipu
+from elk_ir.dialects.icca.attrs import HbmKind
+from elk_ir.dialects.types import shape_dtype
+from elk_ir.errors import ElkError
+from elk_ir.numerics.body import dtype_of
+from elk_ir.numerics.tensors import TensorSpec
+
+
+def remotes_of(module: ModuleOp) -> list[ipu.RemoteOp]:
+    """The tensors in HBM of an ipu program, in order."""
+    return [op for op in module.body.block.ops if isinstance(op, ipu.RemoteOp)]
+
+
+def input_specs(module: ModuleOp) -> list[TensorSpec]:
+    """The tensors of the file of inputs, in order; of a state the part filled at the start."""
+    specs: list[TensorSpec] = []
+    for op in remotes_of(module):
+        shape, dtype = shape_dtype(op.type)
+        if op.axis is not None and op.length is not None:
+            filled = list(shape)
+            filled[op.axis.value.data] = op.length.value.data
+            shape = tuple(filled)
+        specs += [TensorSpec(n.data, dtype, shape) for n in op.inputs or ()]
+    return specs
+
+
+def output_specs(module: ModuleOp) -> list[TensorSpec]:
+    """The tensors of the file of outputs, in order; a state in its whole capacity."""
+    specs: list[TensorSpec] = []
+    for op in remotes_of(module):
+        shape, dtype = shape_dtype(op.type)
+        specs += [TensorSpec(n.data, dtype, shape) for n in op.outputs or ()]
+    return specs
+
+
+def write_weights(
+    module: ModuleOp, load: Callable[[ipu.RemoteOp], np.ndarray], path: Path | str
+) -> int:
+    """Write the file of weights, tensor by tensor; bytes written. `load` gives a weight's value.
+
+    Raises ElkError when the file cannot be written.
+    """
+
+    def tensors():
+        for op in remotes_of(module):
+            if op.kind.data is HbmKind.WEIGHT:
+                yield np.ascontiguousarray(load(op), dtype=dtype_of(shape_dtype(op.type)[1]))
+
+    return _write(tensors(), path)
+
+
+def write_inputs(module: ModuleOp, inputs: Mapping[str, np.ndarray], path: Path | str) -> int:
+    """Write the file of inputs; bytes written. Raises ElkError for a missing or wrong input."""
+    arrays: list[np.ndarray] = []
+    for spec in input_specs(module):
+        if spec.name not in inputs:
+            raise ElkError(f"input {spec.name!r} is missing: it is {spec}")
+        array = np.ascontiguousarray(inputs[spec.name])
+        if array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
+            raise ElkError(
+                f"input {spec.name!r} is {array.dtype}{list(array.shape)}, the program takes {spec}"
+            )
+        arrays.append(array)
+    return _write(arrays, path)
+
+
+def read_outputs(module: ModuleOp, path: Path | str) -> dict[str, np.ndarray]:
+    """The outputs by name from the file that the program wrote. Raises ElkError for another one."""
+    try:
+        data = np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise ElkError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    outputs: dict[str, np.ndarray] = {}
+    at = 0
+    for spec in output_specs(module):
+        dtype = dtype_of(spec.dtype)
+        size = int(np.prod(spec.shape, dtype=np.int64)) * dtype.itemsize
+        if at + size > data.size:
+            raise ElkError("the file is shorter than the outputs of the program", where=str(path))
+        outputs[spec.name] = data[at : at + size].view(dtype).reshape(spec.shape)
+        at += size
+    if at != data.size:
+        raise ElkError("the file is longer than the outputs of the program", where=str(path))
+    return outputs
+
+
+def _write(arrays, path: Path | str) -> int:
+    total = 0
+    try:
+        with open(path, "wb") as stream:
+            for array in arrays:
+                stream.write(array.tobytes())
+                total += array.nbytes
+    except OSError as error:
+        raise ElkError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    return total
