@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -415,11 +414,15 @@ def test_nowhere_to_write(elk: Any, compiled: Path, tmp_path: Path) -> None:
 
 def test_interrupt() -> None:
     """Ctrl-C ends a command with 130 and without a traceback."""
-    command = [sys.executable, "-m", "elk_ir.tools.elk", "verify", LLAMA, "--chip", "test-16"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    code = (
+        "import sys; from elk_ir.tools.elk import main; print('ready', flush=True);"
+        f"sys.exit(main(['verify', {LLAMA!r}, '--chip', 'test-16']))"
     )
-    time.sleep(1.0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
