@@ -466,7 +466,8 @@ class Engine:
         if x_e > 0.0 and exchange is not None:
             totals[5] += dt * x_e * exchange.network_bytes
             network += x_e * self._mean(exchange, "network")
-            lost = dt * max(0.0, 1.0 - x_e * exchange.alone_s)
+            slowed = 1.0 - x_e * exchange.alone_s
+            lost = dt * slowed if slowed > _SAME else 0.0
         if tile is not None:
             totals[6] += dt
             if slow is not None:

@@ -18,27 +18,22 @@ from elk_ir.cost.shapes import block_elements, itemsize, multiply_adds, volume
 from elk_ir.plan.domain import Operator, Phase
 from elk_ir.plan.expr import Expr
 from elk_ir.plan.layout import Layout
-from elk_ir.plan.moves import moves
 from elk_ir.sim.timeline import Delivery, Traffic, Vector
+from elk_ir.sim.transfers import transfers
 
 
 def traffic_of(
     cores: int, source: np.ndarray, target: np.ndarray, size_bytes: np.ndarray
 ) -> Traffic:
-    """Traffic of transfers in any order (int64 arrays); pairs are summed, a core's sends to
-    itself become local bytes."""
-    key, inverse = np.unique(source * cores + target, return_inverse=True)
-    total = np.bincount(inverse.reshape(-1), size_bytes, minlength=key.size).astype(np.int64)
-    source, target = np.divmod(key, cores)
+    """Traffic of transfers (int64 arrays); a core's sends to itself become local bytes."""
     own = source == target
-    local = np.zeros(cores, dtype=np.int64)
-    local[target[own]] = total[own]
-    moving = ~own & (total > 0)
+    local = np.bincount(target[own], size_bytes[own], minlength=cores).astype(np.int64)
+    moving = ~own & (size_bytes > 0)
     return Traffic(
         cores,
-        Vector(source[moving]),
-        Vector(target[moving]),
-        Vector(total[moving]),
+        Vector(source[moving].astype(np.int64)),
+        Vector(target[moving].astype(np.int64)),
+        Vector(size_bytes[moving].astype(np.int64)),
         Vector(local),
     )
 
@@ -48,8 +43,8 @@ def reshard_traffic(
     cores: int, source: Layout, target: Layout, item_bytes: int, axis: int | None, start: int
 ) -> Traffic:
     """What a change of layout moves (as `elk_ir.plan.moves`), on a machine of `cores` cores."""
-    m = moves(source, target, axis, start)
-    return traffic_of(cores, m.source_core, m.target_core, m.elements * item_bytes)
+    sender, receiver, elements = transfers(source, target, axis, start)
+    return traffic_of(cores, sender, receiver, elements * item_bytes)
 
 
 @lru_cache(maxsize=1024)
@@ -65,14 +60,13 @@ def merged_traffic(parts: tuple[Traffic, ...]) -> Traffic:
     """Several patterns in one phase."""
     if len(parts) == 1:
         return parts[0]
-    merged = traffic_of(
+    return Traffic(
         parts[0].cores,
-        np.concatenate([p.source.values for p in parts]),
-        np.concatenate([p.target.values for p in parts]),
-        np.concatenate([p.size_bytes.values for p in parts]),
+        Vector(np.concatenate([p.source.values for p in parts])),
+        Vector(np.concatenate([p.target.values for p in parts])),
+        Vector(np.concatenate([p.size_bytes.values for p in parts])),
+        Vector(np.sum([p.local_bytes.values for p in parts], axis=0)),
     )
-    local = np.sum([p.local_bytes.values for p in parts], axis=0)
-    return Traffic(merged.cores, merged.source, merged.target, merged.size_bytes, Vector(local))
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +84,7 @@ def delivery(
     ids = np.zeros(bounds.shape[0], dtype=np.int64)
     needed = 1
     elements = np.ones(bounds.shape[0], dtype=np.int64)
-    empty = (bounds[..., 1] <= bounds[..., 0]).any(axis=-1)
+    empty = ~layout.held.reshape(-1) | (bounds[..., 1] <= bounds[..., 0]).any(axis=-1)
     for j, axis in enumerate(layout.axes):
         lo, hi = bounds[:, j, 0], bounds[:, j, 1]
         pairs, which = np.unique(lo * (axis.extent + 1) + hi, return_inverse=True)
@@ -141,7 +135,8 @@ def vertex_work(
     """
     rank = len(iterate.axes)
     extents = np.maximum(iterate.bounds[..., 1] - iterate.bounds[..., 0], 0)
-    extents = extents.reshape(iterate.cores, -1, rank).max(axis=1)
+    extents = extents.reshape(iterate.cores, prod(iterate.slots), rank).max(axis=1)
+    away = ~iterate.held.reshape(iterate.cores, prod(iterate.slots)).any(axis=1)
     # Encode each row of extents in one number: classes of cores by their tile.
     ids = np.zeros(iterate.cores, dtype=np.int64)
     for j, size in enumerate(iterate.block_shape):
@@ -162,7 +157,8 @@ def vertex_work(
     macs, flops, dtype = _real_work(op, phase, iterate)
     which = which.reshape(-1)
     full = np.zeros((2, cores))
-    full[0, : iterate.cores], full[1, : iterate.cores] = cycles[which], moved[which]
+    full[0, : iterate.cores] = np.where(away, 0.0, cycles[which])
+    full[1, : iterate.cores] = np.where(away, 0.0, moved[which])
     return Work(Vector(full[0]), Vector(full[1]), macs, flops, dtype)
 
 

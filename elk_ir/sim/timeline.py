@@ -56,9 +56,9 @@ class Vector:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes from core to core. `source`, `target` (int64) and `size_bytes` (int64) list every
-    pair once, ordered by source and target, a core never sending to itself; `local_bytes` is what
-    each of `cores` cores moves within its own memory."""
+    """Bytes from core to core. `source`, `target` and `size_bytes` (int64) list the transfers, a
+    core never sending to itself; `local_bytes` is what each of `cores` cores moves within its own
+    memory."""
 
     cores: int
     source: Vector
