@@ -3,178 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Block
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from elk_ir.chips.chip import Chip
-from elk_ir.cost.device import device_model
-from elk_ir.cost.model import CostModel
-from elk_ir.dialects.icca.ops import ExecuteOp, PreloadOp, RepeatOp
 from elk_ir.memory.offsets import allocate
-from elk_ir.passes.icca_liveness import Liveness, liveness
-from elk_ir.passes.icca_support import chip_of, plan_of, program_of, set_plan
-from elk_ir.plan.buffers import PHASES, execute_buffers, peak_bytes
-from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
-from elk_ir.plan.plan import Plan
-from elk_ir.schedule.basic import Step, choose_basic
+from elk_ir.passes.icca_liveness import liveness
+from elk_ir.passes.icca_schedule_model import (
+    Policy,
+    Scheduling,
+    Tables,
+    resident_bytes,
+    tables_of,
+)
+from elk_ir.passes.icca_support import chip_of, executes, program_of
+from elk_ir.schedule.allocate import Objective, joules, seconds
+from elk_ir.schedule.inductive import elk_dyn
+from elk_ir.schedule.static import basic, static
 
-ROUNDS = 12
-"""How often plans are chosen again with what the last choice left live, before giving up."""
+ROUNDS = 16
+"""How often a schedule is made again with what the last one left live, before giving up."""
 
+POLICIES: dict[str, Callable[[Objective], Policy]] = {
+    "basic": lambda objective: lambda p: basic(p, objective=objective),
+    "static": lambda objective: lambda p: static(p, objective=objective),
+    "elk-dyn": lambda objective: lambda p: elk_dyn(p, objective=objective),
+}
+"""Executable policies by name."""
 
-@dataclass
-class _Candidate:
-    """An execute and its plans."""
-
-    execute: ExecuteOp
-    step: Step
-    plan: Callable[[int], Plan]
-
-
-def _fixed(execute: ExecuteOp) -> _Candidate:
-    """The single plan that an execute already has."""
-    operator, plan, sources = execute.operator(), plan_of(execute), execute.sources
-    buffers = execute_buffers(operator, plan, sources, (False,) * len(sources))
-    preload = sum(b.size_bytes for b in buffers if b.role == "preload")
-    one = np.asarray([peak_bytes(buffers)], dtype=np.int64)
-    step = Step(execute.label.data, one, np.asarray([preload]), np.zeros(1))
-    return _Candidate(execute, step, lambda _: plan)
+OBJECTIVES: dict[str, Objective] = {"time": seconds, "energy": joules}
 
 
-def _enumerated(execute: ExecuteOp, chip: Chip, cost: CostModel) -> _Candidate:
-    """All plans worth knowing of an execute."""
-    front = enumerate_plans(execute.operator(), chip, execute.sources, cost)
-    smallest = 0
-    if len(front) == 0:
-        _, smallest = smallest_plan(execute.operator(), chip, execute.sources, cost)
-    step = Step(
-        execute.label.data,
-        front.execute_bytes,
-        front.preload_bytes,
-        front.execute_cycles,
-        smallest_bytes=smallest,
-    )
-    return _Candidate(execute, step, front.plan)
+def schedule_module(
+    module: ModuleOp, policy: Policy, *, keep_plans: bool, tables: Tables | None = None
+) -> Scheduling:
+    """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
-
-def _blocks(block: Block) -> list[list[ExecuteOp]]:
-    """Runs of executes with nothing but preloads and stores between them, in program order."""
-    runs: list[list[ExecuteOp]] = [[]]
-    for op in block.ops:
-        if isinstance(op, ExecuteOp):
-            runs[-1].append(op)
-        elif isinstance(op, RepeatOp):
-            runs += _blocks(op.body.block)
-            runs.append([])
-    return [run for run in runs if run]
-
-
-def _preloads(execute: ExecuteOp) -> list[PreloadOp]:
-    return [v.owner for v in execute.ins if isinstance(v.owner, PreloadOp)]
-
-
-def _resident(live: Liveness, run: list[ExecuteOp]) -> list[int]:
-    """Per execute of a run, the most bytes that belong to no buffer of it, nor to the preload of
-    the next one, while it runs."""
-    found: list[int] = []
-    for i, execute in enumerate(run):
-        base = live.times[execute]
-        following = run[i + 1] if i + 1 < len(run) else None
-        most = 0
-        spans = [
-            (p.buffer.size_bytes, p.buffer.intervals(live.problem.loops))
-            for p in live.placed
-            if not any(
-                e is execute or (e is following and role == "preload") for e, role, _ in p.uses
-            )
-        ]
-        for time in range(base, base + PHASES):
-            most = max(
-                most, sum(size for size, times in spans if any(a <= time < b for a, b in times))
-            )
-        found.append(most)
-    return found
-
-
-def schedule_basic(module: ModuleOp, keep_plans: bool) -> None:
-    """Plans by `choose_basic` and preloads one execute ahead. Raises CapacityError."""
-    program, chip = program_of(module), chip_of(module)
-    cost = device_model(chip)
-    runs = [
-        [
-            _fixed(e) if keep_plans and e.plan is not None else _enumerated(e, chip, cost)
-            for e in run
-        ]
-        for run in _blocks(program.body.block)
-    ]
-    # A first choice of any plan at all, so that lifetimes and resident sizes are known.
-    capacity = chip.usable_sram_per_core_bytes
-    resident = [[0] * len(run) for run in runs]
-    slack = 0
-    for _ in range(ROUNDS):
-        for run, bytes_ in zip(runs, resident, strict=True):
-            steps = [
-                replace(c.step, resident_bytes=b + slack) for c, b in zip(run, bytes_, strict=True)
-            ]
-            choice = choose_basic(steps, capacity)
-            for i, candidate in enumerate(run):
-                plan = candidate.plan(choice.plans[i])
-                if candidate.execute.plan is None or candidate.execute.plan.plan != plan:
-                    set_plan(candidate.execute, plan)
-                ahead = run[i - 1].execute if choice.hoisted[i] else candidate.execute
-                for preload in _preloads(candidate.execute):
-                    if preload.next_op is not ahead:
-                        block = ahead.parent_block()
-                        assert block is not None
-                        preload.detach()
-                        block.insert_op_before(preload, ahead)
-        live = liveness(module)
-        allocation = allocate(live.problem)
+    What fragmentation or tensors that live across operators take is found by allocating, and held
+    back in another round. The module records the bytes held back for fragmentation as
+    `icca.schedule_slack_bytes`. Raises CapacityError.
+    """
+    capacity = chip_of(module).usable_sram_per_core_bytes
+    tables = tables or tables_of(module)
+    count = sum(1 for _ in executes(program_of(module)))
+    resident, slack = [0] * count, 0
+    for round_ in range(ROUNDS):
+        attempt = module.clone()
+        scheduling = Scheduling(attempt, policy, keep_plans, resident, slack, tables)
+        scheduling.run()
+        live = liveness(attempt)
+        allocation = allocate(live.problem, require_fit=round_ + 1 == ROUNDS)
         if allocation.height_bytes <= capacity:
-            return
-        # What is live beside each operator is known now; what fragmentation costs is held back.
-        previous = resident
-        resident = [
-            [
-                max(old, new)
-                for old, new in zip(_resident(live, [c.execute for c in run]), before, strict=True)
-            ]
-            for run, before in zip(runs, previous, strict=True)
-        ]
-        if resident == previous:
+            _replace_body(module, attempt)
+            module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(slack, i64)
+            return scheduling
+        found = resident_bytes(live, scheduling, count)
+        known = [max(a, b) for a, b in zip(resident, found, strict=True)]
+        if known == resident:
+            # The live bytes fit, their addresses do not.
             slack += max(8, allocation.height_bytes - capacity)
-    allocate(liveness(module).problem, require_fit=True)
+        resident = known
+    raise AssertionError("the last round requires a fit")
+
+
+def _replace_body(module: ModuleOp, attempt: ModuleOp) -> None:
+    """Give `module` the operations of its scheduled copy."""
+    region = attempt.detach_region(attempt.body)
+    for op in list(module.body.block.ops):
+        op.detach()
+        op.erase(safe_erase=False)
+    block = region.block
+    for op in list(block.ops):
+        op.detach()
+        module.body.block.add_op(op)
+    region.erase()
 
 
 @dataclass(frozen=True)
 class IccaSchedulePass(ModulePass):
     """Choose a plan for every execute and the place of every preload.
 
-        elk-opt model.mlir -p 'icca-schedule{policy=basic}'
+        elk-opt model.mlir -p 'icca-schedule{policy=elk-dyn}'
 
     Policies: `basic` (the largest execution space that fits beside the next operator's preload,
-    which is issued one execute ahead). `plans=keep` leaves plans that are there as they are.
-    Invariant: the numbers; every preload stays in front of its execute, and the result fits the
-    chip's SRAM, addresses included. Fails with the operator that fits in no plan.
+    which is issued one execute ahead), `static` (the best single split of the SRAM into execution
+    and preload space), `elk-dyn` (inductive scheduling with cost-aware allocation). Preloads of a
+    layer loop's first operators are issued an iteration ahead where the policy wants it.
+    `objective=energy` weighs energy instead of time. `plans=keep` leaves plans that are there as
+    they are. Invariant: the numbers; every preload stays in front of its execute, and the result
+    fits the chip's SRAM, addresses included. Fails with the operator that fits in no plan.
     """
 
     name = "icca-schedule"
 
     policy: str = "basic"
     plans: str = "choose"
+    objective: str = "time"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.policy != "basic":
+        if self.policy not in POLICIES:
             raise PassFailedException(
-                f"icca-schedule: no policy is called {self.policy!r}; there is basic"
+                f"icca-schedule: no policy is called {self.policy!r}; there are"
+                f" {', '.join(POLICIES)}"
             )
         if self.plans not in ("choose", "keep"):
             raise PassFailedException("icca-schedule: plans is choose or keep")
-        schedule_basic(op, self.plans == "keep")
+        if self.objective not in OBJECTIVES:
+            raise PassFailedException("icca-schedule: objective is time or energy")
+        policy = POLICIES[self.policy](OBJECTIVES[self.objective])
+        schedule_module(op, policy, keep_plans=self.plans == "keep")
         op.attributes["icca.policy"] = StringAttr(self.policy)

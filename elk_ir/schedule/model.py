@@ -1,0 +1,388 @@
+"""The scheduler's model of a program: operators, their options, and how long an order takes.
+
+Rules (docs/scheduling.md): preloads run one after another in the order of issue; an execute blocks
+every later preload and execute; a preload blocks only its own execute. Within an execute, compute
+and exchange alternate so finely that they progress together; while its exchanges run, a preload
+shares the ingress port with them as the chip says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from elk_ir.chips.chip import Chip
+from elk_ir.schedule.options import Table
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the evaluation of a schedule depends on, of a chip."""
+
+    capacity_bytes: int
+    barrier_s: float
+    """Both barriers of an exchange phase."""
+    latency_s: float
+    """From the issue of a preload to its first byte, if the queue is empty."""
+    exchange_first: bool
+    separate_network: bool
+    separate_sram: bool
+    beside_compute: bool
+    """Preloads land while tiles compute."""
+    steal: float
+    """Slowdown of compute for each unit of landing rate over port rate; 0 where landing is free."""
+    static_w: float = 0.0
+
+    @staticmethod
+    def of(chip: Chip) -> Rules:
+        """The rules of `chip`."""
+        net = chip.network
+        latency = chip.hbm.latency_s if chip.hbm is not None else 0.0
+        steal = 0.0
+        if chip.landing_steals_sram:
+            steal = net.port_in_bytes_per_s / chip.local_sram_bytes_per_s
+        return Rules(
+            capacity_bytes=chip.usable_sram_per_core_bytes,
+            barrier_s=2.0 * chip.sync_s + net.transfer_latency_cycles / chip.clock_hz,
+            latency_s=latency + net.transfer_latency_cycles / chip.clock_hz,
+            exchange_first=net.transfer_sharing == "exchange-first",
+            separate_network=net.preload_network == "separate",
+            separate_sram=chip.preload_sram == "separate",
+            beside_compute=chip.preload_during_compute,
+            steal=steal,
+            static_w=chip.energy.static_power_per_chip_w * chip.chips,
+        )
+
+
+class Edge(NamedTuple):
+    """Where a resident operand comes from: (operator, result), -1 for outside of the program.
+    `back`: the operator of the previous iteration."""
+
+    producer: int
+    result: int
+    back: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operator: its options, and where its resident operands come from.
+
+    resident_bytes: what tensors of others take while it runs. loads: it has preloads.
+    smallest_bytes: the least execute_bytes of any plan at all, for the message when none fits.
+    earliest: the first place at which its preload may be issued; -1: anywhere, and in a periodic
+    program also an iteration ahead.
+    """
+
+    label: str
+    table: Table
+    inputs: tuple[Edge, ...] = ()
+    loads: bool = True
+    resident_bytes: int = 0
+    smallest_bytes: int = 0
+    earliest: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operators in order; `periodic`: the whole list is the body of a loop."""
+
+    ops: tuple[Op, ...]
+    rules: Rules
+    periodic: bool = False
+    readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
+    """Per operator, (reader, its input) of each of its results."""
+
+    def __post_init__(self) -> None:
+        found: list[list[tuple[int, int]]] = [[] for _ in self.ops]
+        for i, op in enumerate(self.ops):
+            for e, edge in enumerate(op.inputs):
+                if edge.producer >= 0:
+                    found[edge.producer].append((i, e))
+        object.__setattr__(self, "readers", tuple(tuple(r) for r in found))
+
+
+class Load(NamedTuple):
+    """One operator with its plan chosen, and those of its neighbours known."""
+
+    compute_s: float
+    exchange_s: float
+    ingress_s: float
+    """What its exchanges occupy the ingress port for; at most exchange_s."""
+    preload_s: float
+    landing_s: float
+    loads: bool
+
+    @property
+    def alone_s(self) -> float:
+        """The time of its execute without preloads beside it."""
+        return self.compute_s + self.exchange_s
+
+
+def load_of(program: Program, choice: Sequence[int], i: int) -> Load:
+    """Operator i under `choice`, re-layouts of its operands included."""
+    op = program.ops[i]
+    table, c = op.table, choice[i]
+    compute = float(table.compute_s[c])
+    exchange = ingress = float(table.exchange_s[c])
+    moved = False
+    for e, edge in enumerate(op.inputs):
+        into = float(table.slice_s[e, c])
+        out = 0.0
+        if edge.producer >= 0:
+            piece = program.ops[edge.producer].table.pieces[edge.result, choice[edge.producer]]
+            out = float(table.spread[e, c] * piece)
+        exchange += max(into, out)
+        ingress += into
+        moved = True
+    if moved:
+        # Re-layouts of several operands join into one phase.
+        compute += program.rules.barrier_s
+    return Load(
+        compute,
+        exchange,
+        ingress,
+        float(table.preload_s[c]),
+        float(table.landing_s[c]),
+        op.loads,
+    )
+
+
+def loads_of(program: Program, choice: Sequence[int]) -> list[Load]:
+    """All operators under `choice`."""
+    return [load_of(program, choice, i) for i in range(len(program.ops))]
+
+
+Loads = Sequence[Load] | Mapping[int, Load]
+"""The loads of all operators, by number."""
+
+# ---------------------------------------------------------------------- time
+
+
+@dataclass
+class Clock:
+    """The state of an evaluation: the time, and the queue of preloads.
+
+    queue: operators whose preloads have been issued and not landed, with their time of first byte;
+    left: the part of the first one that has not landed.
+    """
+
+    now: float = 0.0
+    queue: list[tuple[int, float]] = field(default_factory=list)
+    left: float = 1.0
+    landed: set[int] = field(default_factory=set)
+
+    def copy(self) -> Clock:
+        """An independent copy."""
+        return Clock(self.now, list(self.queue), self.left, set(self.landed))
+
+
+def shared(rules: Rules, landing: float, ingress: float) -> tuple[float, float]:
+    """Rates (parts of its own speed) of a preload that alone uses `landing` of the ingress port,
+    and an exchange that alone uses `ingress` of it."""
+    if rules.separate_network or landing + ingress <= 1.0:
+        return 1.0, 1.0
+    if rules.exchange_first or ingress <= 0.5:
+        return (1.0 - ingress) / landing, 1.0
+    if landing <= 0.5:
+        return 1.0, (1.0 - landing) / ingress
+    return 0.5 / landing, 0.5 / ingress
+
+
+def issue(clock: Clock, loads: Loads, j: int, rules: Rules) -> None:
+    """Issue the preload of operator j."""
+    if loads[j].loads:
+        clock.queue.append((j, clock.now + rules.latency_s))
+
+
+def wait(clock: Clock, loads: Loads, j: int) -> None:
+    """Until the preload of operator j has landed, nothing else running."""
+    if not loads[j].loads:
+        return
+    while j not in clock.landed:
+        head, start = clock.queue.pop(0)
+        clock.now = max(clock.now, start) + clock.left * loads[head].preload_s
+        clock.left = 1.0
+        clock.landed.add(head)
+    clock.landed.discard(j)
+
+
+def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
+    """Wait for operator i's preload, then run it, preloads landing meanwhile."""
+    wait(clock, loads, i)
+    load = loads[i]
+    compute, exchange = load.compute_s, load.exchange_s
+    whole = compute + exchange
+    if whole <= 0.0:
+        return
+    todo = 1.0
+    while todo > 0.0:
+        if not clock.queue:
+            clock.now += todo * whole
+            return
+        head, start = clock.queue[0]
+        if clock.now < start:
+            part = min(todo, (start - clock.now) / whole)
+            clock.now += part * whole
+            todo -= part
+            if part * whole < 1e-15:
+                clock.queue[0] = (head, clock.now)
+            continue
+        preload = loads[head].preload_s
+        if preload <= 0.0:
+            clock.queue.pop(0)
+            clock.left = 1.0
+            clock.landed.add(head)
+            continue
+        landing = loads[head].landing_s / preload
+        x_p, x_e = 1.0, 1.0
+        if exchange > 0.0:
+            x_p, x_e = shared(rules, landing, load.ingress_s / exchange)
+        busy = exchange / x_e if exchange > 0.0 else 0.0
+        slow = compute * (1.0 + rules.steal * landing) if rules.beside_compute else compute
+        moved = busy * x_p + (slow if rules.beside_compute else 0.0)
+        step = moved / preload
+        part = todo if step <= 0.0 else min(todo, clock.left / step)
+        clock.now += part * (busy + slow)
+        todo -= part
+        clock.left -= part * step
+        if clock.left <= 1e-12:
+            clock.queue.pop(0)
+            clock.left = 1.0
+            clock.landed.add(head)
+        if todo <= 1e-12:
+            return
+
+
+# ---------------------------------------------------------------------- schedules
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A plan for every operator, and where its preload is issued.
+
+    issue[j]: the execute in front of which the preload of operator j starts; at most j, and
+    negative (by at most the period) in a periodic program: an iteration ahead. order: the operators
+    in the order of issue, for those issued at the same place.
+    """
+
+    choice: tuple[int, ...]
+    issue: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def queue(self, count: int) -> list[list[int]]:
+        """Per execute, the operators whose preloads are issued in front of it, in order."""
+        places: list[list[int]] = [[] for _ in range(count)]
+        for j in self.order:
+            places[self.issue[j] % count].append(j)
+        return places
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a schedule takes: one period in steady state, or the whole list."""
+
+    time_s: float
+    preload_s: float
+    """Preloads alone, one after another."""
+    execute_s: float
+    """Executes alone, one after another."""
+
+
+_SETTLED = 1e-9
+
+
+def evaluate(program: Program, schedule: Schedule, most: int = 12) -> Times:
+    """The time of a schedule; a periodic one until two iterations take equally long."""
+    loads = loads_of(program, schedule.choice)
+    return evaluate_loads(program, loads, schedule, most)
+
+
+def evaluate_loads(
+    program: Program, loads: Sequence[Load], schedule: Schedule, most: int = 12
+) -> Times:
+    """`evaluate` with the loads known."""
+    rules, count = program.rules, len(program.ops)
+    places = schedule.queue(count)
+    total = Times(
+        0.0,
+        sum(load.preload_s for load in loads if load.loads),
+        sum(load.alone_s for load in loads),
+    )
+    clock = Clock()
+    if not program.periodic:
+        for i in range(count):
+            for j in places[i]:
+                issue(clock, loads, j, rules)
+            execute(clock, loads, i, rules)
+        return Times(clock.now, total.preload_s, total.execute_s)
+    for j in [j for place in places for j in place if schedule.issue[j] < 0]:
+        issue(clock, loads, j, rules)
+    last, duration = -1.0, 0.0
+    for _ in range(most):
+        begin = clock.now
+        for i in range(count):
+            for j in places[i]:
+                issue(clock, loads, j, rules)
+            execute(clock, loads, i, rules)
+        duration = clock.now - begin
+        if abs(duration - last) <= _SETTLED * duration:
+            break
+        last = duration
+    return Times(duration, total.preload_s, total.execute_s)
+
+
+def first_place(program: Program, j: int) -> int:
+    """The first execute in front of which the preload of operator j may be issued."""
+    earliest = program.ops[j].earliest
+    if program.periodic and earliest < 0:
+        return j - len(program.ops) + 1
+    return min(j, max(0, earliest))
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def waiting(program: Program, schedule: Schedule, i: int) -> list[int]:
+    """Operators whose preloads wait while operator i executes."""
+    count = len(program.ops)
+    found = []
+    for j in range(count):
+        if not program.ops[j].loads or j == i:
+            continue
+        if schedule.issue[j] <= i < j or (
+            program.periodic and schedule.issue[j] + count <= i < j + count
+        ):
+            found.append(j)
+    return found
+
+
+def occupied_bytes(program: Program, schedule: Schedule, i: int) -> int:
+    """Bytes in use at the peak of execute i; with an SRAM of their own, preloads do not count."""
+    op = program.ops[i]
+    own = int(op.table.execute_bytes[schedule.choice[i]]) + op.resident_bytes
+    held = sum(
+        int(program.ops[j].table.preload_bytes[schedule.choice[j]])
+        for j in waiting(program, schedule, i)
+    )
+    return max(own, held) if program.rules.separate_sram else own + held
+
+
+def excess_bytes(program: Program, schedule: Schedule, capacity_bytes: int) -> int:
+    """The most by which a schedule exceeds `capacity_bytes`; at most 0 if it fits."""
+    return max(
+        (occupied_bytes(program, schedule, i) - capacity_bytes for i in range(len(program.ops))),
+        default=-capacity_bytes,
+    )
+
+
+def step_ranks(times: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Options worth stepping through: by falling size and rising time, the fastest first."""
+    if times.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    order = np.lexsort((sizes, times))
+    falling = np.minimum.accumulate(sizes[order])
+    keep = np.concatenate([[True], falling[1:] < falling[:-1]])
+    return order[keep]

@@ -1,0 +1,249 @@
+"""The plans of one operator as a scheduler sees them: bytes, seconds and traffic, in arrays.
+
+From a plan front (or the one plan that an operator already has) to a `Table`. All times are
+seconds on the given chip, without anybody else using its ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from elk_ir.chips.chip import Chip
+from elk_ir.cost.device import CoreRates
+from elk_ir.cost.model import CostModel
+from elk_ir.cost.shapes import itemsize
+from elk_ir.plan.batch import Batch, Geometry, Machine, evaluate
+from elk_ir.plan.buffers import Source
+from elk_ir.plan.domain import Operator
+from elk_ir.plan.enumerate import PlanFront
+from elk_ir.plan.plan import Plan, Reduce
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The options of one operator; arrays have one entry an option, bytes are per core.
+
+    execute_bytes: peak while it runs, its own preload-state included. preload_bytes: what waits
+    in preload-state. compute_s: the time outside exchange flows (compute, barriers, latencies).
+    exchange_s: what rings, distribution and reductions occupy a port for. preload_s: its preload
+    alone, the slowest of HBM, controllers and ingress; landing_s: its part at the ingress port.
+    energy_j: dynamic energy that depends on the plan. family: equal where grid, execute-state and
+    reduction are (options of a family differ in the preload-state only). slice_s (inputs, n):
+    ingress of a resident operand's re-layout; spread (inputs, n): egress seconds of the same per
+    byte of the producer's piece; pieces (results, n): bytes that a core holds of a result.
+    """
+
+    execute_bytes: np.ndarray
+    preload_bytes: np.ndarray
+    compute_s: np.ndarray
+    exchange_s: np.ndarray
+    preload_s: np.ndarray
+    landing_s: np.ndarray
+    energy_j: np.ndarray
+    family: np.ndarray
+    slice_s: np.ndarray
+    spread: np.ndarray
+    pieces: np.ndarray
+    hbm_s: float
+    plans: tuple[Plan, ...]
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """The options at `rows`."""
+        return Table(
+            **{
+                name: getattr(self, name)[..., rows]
+                for name in Table.__dataclass_fields__
+                if name not in ("hbm_s", "plans")
+            },
+            hbm_s=self.hbm_s,
+            plans=tuple(self.plans[int(i)] for i in rows),
+        )
+
+
+def front_table(front: PlanFront, chip: Chip, sources: Sequence[Source]) -> Table:
+    """The table of a plan front."""
+    return _table(
+        front.op,
+        chip,
+        sources,
+        tuple(front),
+        front.execute_bytes,
+        front.preload_bytes,
+        front.execute_cycles,
+        front.exchange_bytes,
+    )
+
+
+def _table(
+    op: Operator,
+    chip: Chip,
+    sources: Sequence[Source],
+    plans: tuple[Plan, ...],
+    execute_bytes: np.ndarray,
+    preload_bytes: np.ndarray,
+    execute_cycles: np.ndarray,
+    exchange_bytes: np.ndarray,
+) -> Table:
+    rates = CoreRates.of(chip)
+    n = len(plans)
+    cores = np.asarray([p.cores for p in plans], dtype=np.int64)
+    span = np.where(cores > chip.cores_per_chip, chip.network.exchange_span_factor, 1.0)
+    byte_in = span / (rates.in_bytes * chip.clock_hz)
+    byte_out = span / (rates.out_bytes * chip.clock_hz)
+    exchange_s = exchange_bytes * byte_in
+    seconds = execute_cycles / chip.clock_hz
+    compute_s = np.maximum(seconds - exchange_s, 0.0)
+    resident = [v for v, s in enumerate(sources) if s is Source.RESIDENT]
+    slice_s, spread = np.zeros((len(resident), n)), np.zeros((len(resident), n))
+    pieces = np.zeros((len(op.results), n))
+    controller_s = np.zeros(n)
+    fills = np.zeros(n)
+    loaded = [v for v, s in enumerate(sources) if s is Source.HBM]
+    hbm_bytes = sum(prod(op.operands[v].shape) * itemsize(op.operands[v].dtype) for v in loaded)
+    for rows, batch in _batches(op, plans):
+        g = Geometry.of(op, batch)
+        for e, v in enumerate(resident):
+            access = op.operands[v]
+            held = np.broadcast_to(np.asarray(g.held(v)), rows.shape) * itemsize(access.dtype)
+            total = max(1, prod(access.shape) * itemsize(access.dtype))
+            slice_s[e, rows] = held * byte_in[rows]
+            spread[e, rows] = g.cores * held / total * byte_out[rows]
+        for r, result in enumerate(op.results):
+            pieces[r, rows] = np.asarray(g.result(result)) * itemsize(result.dtype)
+        for i, stat in enumerate(op.stats):
+            fills[rows] += np.asarray(g.statistic(i, scatter=False)) * itemsize(stat.dtype)
+        if chip.hbm is not None:
+            for v in loaded:
+                controller_s[rows] += _controller_bytes(g, v, chip)
+    if chip.hbm is not None:
+        egress = chip.hbm.controllers_per_chip * chip.hbm.controller_egress_bytes_per_s
+        controller_s /= egress
+    # Partial statistics are filled with their neutral values first.
+    compute_s = compute_s + fills / (chip.local_bytes_per_cycle * chip.clock_hz)
+    hbm_s = hbm_bytes / chip.hbm_bytes_per_s if chip.hbm is not None else 0.0
+    landing_s = preload_bytes / chip.network.port_in_bytes_per_s
+    if chip.hbm is None:
+        landing_s = np.zeros(n)
+    energy = chip.energy
+    moved = exchange_bytes * cores * (energy.network_byte_j + 2.0 * energy.sram_byte_j)
+    landing = preload_bytes * cores * (energy.network_byte_j + energy.sram_byte_j)
+    families: dict[tuple[object, ...], int] = {}
+    keys = [(p.grid, p.execute, p.reduce, p.scatter_dim, p.ring_order) for p in plans]
+    family = np.asarray([families.setdefault(k, len(families)) for k in keys], dtype=np.int64)
+    return Table(
+        execute_bytes=np.asarray(execute_bytes, dtype=np.int64),
+        preload_bytes=np.asarray(preload_bytes, dtype=np.int64),
+        compute_s=compute_s,
+        exchange_s=exchange_s,
+        preload_s=np.maximum(np.maximum(landing_s, controller_s), hbm_s),
+        landing_s=landing_s,
+        energy_j=moved + landing,
+        family=family,
+        slice_s=slice_s,
+        spread=spread,
+        pieces=pieces,
+        hbm_s=hbm_s,
+        plans=plans,
+    )
+
+
+def _batches(op: Operator, plans: Sequence[Plan]) -> list[tuple[np.ndarray, Batch]]:
+    """Plans by columns, those with equal ends of reductions together; rows say which they are."""
+    groups: dict[tuple[Reduce, int | None], list[int]] = {}
+    for i, plan in enumerate(plans):
+        groups.setdefault((plan.reduce, plan.scatter_dim), []).append(i)
+    found: list[tuple[np.ndarray, Batch]] = []
+    for (reduce, scatter), rows in groups.items():
+        grid = np.asarray([plans[i].grid for i in rows], dtype=np.int64).T
+        grid = grid.reshape(len(op.dims), len(rows))
+        execute: dict[tuple[int, int], np.ndarray] = {}
+        ratio: dict[tuple[int, int], np.ndarray] = {}
+        for v in range(len(op.operands)):
+            for d in range(len(op.dims)):
+                x = np.asarray([plans[i].execute[v][d] for i in rows], dtype=np.int64)
+                p = np.asarray([plans[i].preload[v][d] for i in rows], dtype=np.int64)
+                if (x > 1).any():
+                    execute[v, d] = x
+                if (p > x).any():
+                    ratio[v, d] = p // x
+        found.append((np.asarray(rows), Batch(grid, execute, ratio, reduce, scatter)))
+    return found
+
+
+def _controller_bytes(g: Geometry, v: int, chip: Chip) -> np.ndarray:
+    """Bytes of operand v that the controllers of the busiest chip send for its preload.
+
+    With multicast one copy of every block that cores of the chip hold, else all copies. A chip
+    holds consecutive cores; a grid's innermost dimensions vary fastest, so along dimension d it
+    sees min(f_d, cores / inner) coordinates, where inner is the product of the factors inside d.
+    """
+    op, batch = g.op, g.batch
+    size = itemsize(op.operands[v].dtype)
+    ratios = [q for (u, _), q in batch.ratio.items() if u == v]
+    piece = np.asarray(g.piece(v) if ratios else g.held(v)) * size
+    here = np.minimum(g.cores, chip.cores_per_chip)
+    assert chip.hbm is not None
+    if not chip.hbm.multicast:
+        return here * piece
+    dims = op.operands[v].dims
+    inner = np.ones(batch.size)
+    kept, ranks = np.ones(batch.size), np.ones(batch.size)
+    for d in range(len(op.dims) - 1, -1, -1):
+        seen = np.minimum(batch.grid[d], np.maximum(1.0, here / inner))
+        if d in dims:
+            kept = kept * seen
+        else:
+            ranks = ranks * seen
+        inner = inner * batch.grid[d]
+    pieces = prod((q for q in ratios), start=np.asarray(g.rotation(v)))
+    return np.minimum(here, kept * np.minimum(ranks, pieces)) * piece
+
+
+def resident_operands(sources: Sequence[Source]) -> list[int]:
+    """The operands that `slice_s` and `spread` speak of, in order."""
+    return [v for v, s in enumerate(sources) if s is Source.RESIDENT]
+
+
+def plan_table(
+    op: Operator, plan: Plan, chip: Chip, sources: Sequence[Source], cost: CostModel
+) -> Table:
+    """The table of an operator whose plan is given."""
+    ((_, batch),) = _batches(op, [plan])
+    costs = evaluate(op, Machine.of(chip), tuple(sources), cost, batch)
+    return _table(
+        op,
+        chip,
+        sources,
+        (plan,),
+        costs.execute_bytes,
+        costs.preload_bytes,
+        costs.execute_cycles,
+        costs.exchange_bytes,
+    )
+
+
+def waiting_table(preload_bytes: int) -> Table:
+    """The table of something that only waits: a preload for a loop that follows."""
+    zero, row = np.zeros(1), np.zeros((0, 1))
+    return Table(
+        execute_bytes=np.asarray([preload_bytes], dtype=np.int64),
+        preload_bytes=np.asarray([preload_bytes], dtype=np.int64),
+        compute_s=zero,
+        exchange_s=zero,
+        preload_s=zero,
+        landing_s=zero,
+        energy_j=zero,
+        family=np.zeros(1, dtype=np.int64),
+        slice_s=row,
+        spread=row,
+        pieces=row,
+        hbm_s=0.0,
+        plans=(Plan((), (), ()),),
+    )

@@ -1,0 +1,335 @@
+"""From icca to the scheduler's model and back: runs of executes as programs, schedules as IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+
+from elk_ir.chips.chip import Chip
+from elk_ir.cost.device import device_model
+from elk_ir.cost.model import CostModel
+from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, RepeatOp, YieldOp
+from elk_ir.memory.check import peak
+from elk_ir.passes.icca_liveness import Liveness
+from elk_ir.passes.icca_move_preloads import (
+    carry_preloads,
+    earliest_place,
+    executes_in,
+    may_carry,
+    order_block,
+    own_preloads,
+)
+from elk_ir.passes.icca_support import (
+    chip_of,
+    hbm_tensors,
+    plan_of,
+    program_of,
+    set_plan,
+    yield_of,
+)
+from elk_ir.plan.buffers import PHASES, Source, execute_buffers
+from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
+from elk_ir.schedule.model import Edge, Op, Program, Rules, Schedule
+from elk_ir.schedule.options import Table, front_table, plan_table, waiting_table
+
+Policy = Callable[[Program], Schedule]
+
+
+@dataclass
+class Run:
+    """Executes of one block with nothing but preloads, stores and layers between them, and the
+    loop whose body they are or that follows them (None: the end of the block follows)."""
+
+    executes: list[ExecuteOp]
+    body_of: RepeatOp | None
+    before: Operation | None
+
+
+def runs_of(block: Block, body_of: RepeatOp | None = None) -> list[Run]:
+    """The runs of a block, those of loops in it at their place."""
+    runs: list[Run] = []
+    current = Run([], body_of, None)
+    for op in block.ops:
+        if isinstance(op, ExecuteOp):
+            current.executes.append(op)
+        elif isinstance(op, RepeatOp):
+            current.before = op
+            runs.append(current)
+            runs += runs_of(op.body.block, op)
+            current = Run([], None, None)
+    if isinstance(block.last_op, YieldOp):
+        current.before = block.last_op
+    runs.append(current)
+    if any(isinstance(op, RepeatOp) for op in block.ops):
+        # The body of an outer loop is not one run: nothing is carried around it.
+        for run in runs:
+            if run.body_of is body_of:
+                run.body_of = None
+    return runs
+
+
+class Tables:
+    """The tables of executes: of all their plans, or of the one that they have."""
+
+    def __init__(self, chip: Chip, cost: CostModel):
+        self.chip, self.cost = chip, cost
+        self.known: dict[object, Table] = {}
+
+    def free(self, execute: ExecuteOp) -> Table:
+        """All plans worth knowing of an execute."""
+        key = (execute.operator(), execute.sources)
+        if key not in self.known:
+            front = enumerate_plans(key[0], self.chip, key[1], self.cost)
+            self.known[key] = front_table(front, self.chip, key[1])
+        return self.known[key]
+
+    def fixed(self, execute: ExecuteOp) -> Table:
+        """The plan that an execute has."""
+        key = (execute.operator(), execute.sources, plan_of(execute))
+        if key not in self.known:
+            self.known[key] = plan_table(key[0], key[2], self.chip, key[1], self.cost)
+        return self.known[key]
+
+    def smallest(self, execute: ExecuteOp) -> int:
+        """The least bytes in which an execute could run."""
+        return smallest_plan(execute.operator(), self.chip, execute.sources, self.cost)[1]
+
+
+@dataclass
+class Scheduling:
+    """One attempt to schedule a module with a policy.
+
+    keep: executes keep the plans they have. resident_bytes: by the number of an execute in the
+    program as it was given, what other tensors take while it runs. slack_bytes: held back.
+    """
+
+    module: ModuleOp
+    policy: Policy
+    keep: bool
+    resident_bytes: Sequence[int]
+    slack_bytes: int
+    tables: Tables
+    edit_distance: int = 0
+    fixed: set[ExecuteOp] = field(default_factory=set)
+    number: dict[ExecuteOp, int] = field(default_factory=dict)
+    carried_bytes: dict[ExecuteOp, int] = field(default_factory=dict)
+    pending: dict[RepeatOp, list[PreloadOp]] = field(default_factory=dict)
+    schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
+    hbm: Mapping[str, HbmOp] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Choose and write plans and places into the module. Raises CapacityError."""
+        program = program_of(self.module)
+        self.hbm = hbm_tensors(self.module)
+        for i, op in enumerate(o for o in program.walk() if isinstance(o, ExecuteOp)):
+            self.number[op] = i
+            if self.keep and op.plan is not None:
+                self.fixed.add(op)
+        for run in runs_of(program.body.block):
+            if run.body_of is not None:
+                self.loop(run)
+        for run in runs_of(program.body.block):
+            if run.body_of is None:
+                self.straight(run)
+
+    # ------------------------------------------------------------------ programs
+
+    def program(self, run: Run, periodic: bool) -> Program:
+        """The model of a run."""
+        index = {execute: i for i, execute in enumerate(run.executes)}
+        ops: list[Op] = []
+        for execute in run.executes:
+            table = (
+                self.tables.fixed(execute) if execute in self.fixed else self.tables.free(execute)
+            )
+            own = own_preloads(execute)
+            places = [earliest_place(p, self.hbm) for p in own]
+            earliest = max(places, default=-1)
+            if periodic and earliest < 0 and run.body_of is not None:
+                carried = all(may_carry(p, run.body_of, self.hbm) for p in own)
+                earliest = -1 if carried else 0
+            ops.append(
+                Op(
+                    execute.label.data,
+                    table,
+                    inputs=tuple(
+                        self.edge(v, index)
+                        for v, s in zip(execute.ins, execute.sources, strict=False)
+                        if s is Source.RESIDENT
+                    ),
+                    loads=bool(own),
+                    resident_bytes=self.resident_bytes[self.number[execute]]
+                    + self.slack_bytes
+                    + self.held(run, execute),
+                    smallest_bytes=0 if len(table) else self.tables.smallest(execute),
+                    earliest=earliest,
+                )
+            )
+        if not periodic and isinstance(run.before, RepeatOp):
+            for preload in self.pending.get(run.before, []):
+                ops.append(Op("loop", waiting_table(self.preload_bytes(preload))))
+        return Program(tuple(ops), Rules.of(self.tables.chip), periodic)
+
+    def held(self, run: Run, execute: ExecuteOp) -> int:
+        """Bytes of preloads that a loop in front of the run has issued, for later executes of it."""
+        later = run.executes[run.executes.index(execute) + 1 :]
+        return sum(self.carried_bytes.get(e, 0) for e in later)
+
+    @staticmethod
+    def preload_bytes(preload: PreloadOp) -> int:
+        """Bytes a core of the buffer that a preload in front of a loop fills."""
+        use = next(iter(preload.result.uses))
+        assert isinstance(use.operation, RepeatOp)
+        arg = use.operation.body.block.args[use.index + 1]
+        inner = next(iter(arg.uses))
+        assert isinstance(inner.operation, ExecuteOp)
+        execute = inner.operation
+        local = (False,) * len(execute.ins)
+        buffers = execute_buffers(execute.operator(), plan_of(execute), execute.sources, local)
+        wanted = ("preload", inner.index)
+        return next(b.size_bytes for b in buffers if (b.role, b.index) == wanted)
+
+    @staticmethod
+    def edge(value: SSAValue, index: Mapping[ExecuteOp, int]) -> Edge:
+        """Where a resident operand of a run comes from."""
+        back = False
+        if isinstance(value, BlockArgument):
+            loop = value.owner.parent_op()
+            if isinstance(loop, RepeatOp) and value.index > 0:
+                value, back = yield_of(loop).values[value.index - 1], True
+        if isinstance(value, OpResult) and isinstance(value.op, ExecuteOp) and value.op in index:
+            return Edge(index[value.op], value.index, back)
+        return Edge(-1, 0)
+
+    # ------------------------------------------------------------------ loops
+
+    def loop(self, run: Run) -> None:
+        """Schedule the body of a loop, and issue ahead what the schedule issues ahead."""
+        loop = run.body_of
+        assert loop is not None
+        if not run.executes:
+            return
+        program = self.program(run, periodic=True)
+        schedule = self.policy(program)
+        self.schedules.append((program, schedule))
+        for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=True):
+            self.plan(execute, op.table, option)
+        self.tie(loop)
+        count = len(run.executes)
+        ahead: list[tuple[PreloadOp, ExecuteOp]] = []
+        places: list[tuple[Operation, list[PreloadOp]]] = []
+        for anchor, group in zip(run.executes, schedule.queue(count), strict=True):
+            placed = []
+            for j in group:
+                for preload in own_preloads(run.executes[j]):
+                    if schedule.issue[j] < 0:
+                        ahead.append((preload, anchor))
+                    placed.append(preload)
+            places.append((anchor, placed))
+        order_block(loop.body.block, places)
+        if not ahead:
+            return
+        consumers = [use.operation for p, _ in ahead for use in p.result.uses]
+        numbers = [run.executes.index(e) for e in consumers if isinstance(e, ExecuteOp)]
+        new, prologue, peeled = carry_preloads(loop, ahead)
+        self.pending[new] = prologue
+        for i, (body, twin) in enumerate(zip(run.executes, peeled, strict=True)):
+            self.number[twin] = self.number[body]
+            self.fixed.add(twin)
+            if i in numbers:
+                table = program.ops[i].table
+                self.carried_bytes[twin] = int(table.preload_bytes[schedule.choice[i]])
+
+    def plan(self, execute: ExecuteOp, table: Table, option: int) -> None:
+        """Give an execute its plan."""
+        plan = table.plans[option]
+        if execute.plan is None or execute.plan.plan != plan:
+            set_plan(execute, plan)
+        self.fixed.add(execute)
+
+    def tie(self, loop: RepeatOp) -> None:
+        """What enters the loop is made in the layout in which the body yields it."""
+        for init, value in zip(loop.inits, yield_of(loop).values, strict=True):
+            inner = value.owner
+            while isinstance(init, OpResult) and isinstance(init.op, RepeatOp):
+                init = init.op.inits[init.index]
+            outer = init.owner
+            if isinstance(inner, ExecuteOp) and isinstance(outer, ExecuteOp):
+                if outer.operator() == inner.operator() and outer not in self.fixed:
+                    set_plan(outer, plan_of(inner))
+                    self.fixed.add(outer)
+
+    # ------------------------------------------------------------------ straight runs
+
+    def straight(self, run: Run) -> None:
+        """Schedule executes outside of loops, and the preloads that loops behind them carry."""
+        program = self.program(run, periodic=False)
+        if not program.ops:
+            return
+        schedule = self.policy(program)
+        self.schedules.append((program, schedule))
+        count = len(run.executes)
+        for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=False):
+            self.plan(execute, op.table, option)
+        pending = self.pending.get(run.before, []) if isinstance(run.before, RepeatOp) else []
+        queue = schedule.queue(len(program.ops))
+        places: list[tuple[Operation, list[PreloadOp]]] = []
+        for i, group in enumerate(queue):
+            placed: list[PreloadOp] = []
+            for j in group:
+                placed += own_preloads(run.executes[j]) if j < count else [pending[j - count]]
+            anchor = run.executes[i] if i < count else run.before
+            assert anchor is not None
+            places.append((anchor, placed))
+        block = run.executes[0].parent_block() if run.executes else None
+        if block is None and run.before is not None:
+            block = run.before.parent_block()
+        assert block is not None
+        order_block(block, places)
+
+
+def resident_bytes(live: Liveness, scheduling: Scheduling, count: int) -> list[int]:
+    """Per execute of the program as it was given, the most bytes of tensors of others, preloads
+    apart, while it (or its peeled copy) runs."""
+    found = [0] * count
+    spans = [
+        (p.buffer.size_bytes, p.buffer.intervals(live.problem.loops), {id(e) for e, _, _ in p.uses})
+        for p in live.placed
+        if not any(role == "preload" for _, role, _ in p.uses)
+    ]
+    for execute, number in scheduling.number.items():
+        base = live.times[execute]
+        near = [
+            (size, times)
+            for size, times, users in spans
+            if id(execute) not in users and any(a < base + PHASES and b > base for a, b in times)
+        ]
+        for time in range(base, base + PHASES):
+            used = sum(size for size, times in near if any(a <= time < b for a, b in times))
+            found[number] = max(found[number], used)
+    return found
+
+
+def live_peak(live: Liveness) -> int:
+    """The most bytes live at once, addresses aside."""
+    return peak(live.problem)[1]
+
+
+def tables_of(module: ModuleOp) -> Tables:
+    """Empty tables for the chip of a module."""
+    chip = chip_of(module)
+    return Tables(chip, device_model(chip))
+
+
+__all__ = [
+    "Policy",
+    "Scheduling",
+    "Tables",
+    "live_peak",
+    "resident_bytes",
+    "runs_of",
+    "tables_of",
+]
