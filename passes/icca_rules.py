@@ -101,10 +101,11 @@ def _dominance(block: Block, visible: set[SSAValue]) -> Iterator[Broken]:
 def _isolated(execute: ExecuteOp) -> Iterator[Broken]:
     for op in execute.body.walk():
         for value in op.operands:
-            parent: Operation | Block | None = value.owner
-            while parent is not None and parent is not execute.body.block:
-                parent = parent.parent
-            if parent is None:
+            owner = value.owner
+            inside = owner if isinstance(owner, Operation) else owner.parent_op()
+            while inside is not None and inside is not execute:
+                inside = inside.parent_op()
+            if inside is None:
                 yield Broken(
                     op,
                     f'"{execute.label.data}" reads {_name(value)}, which is not among its operands',
@@ -448,7 +449,7 @@ def memory(module: ModuleOp, allocated: bool | None) -> Iterator[Broken]:
 
 def _address(placed: Placed) -> Broken | None:
     """What is wrong with where one buffer lies, if anything."""
-    execute, role, index = placed.uses[0]
+    execute = placed.uses[0][0]
     name, size = placed.buffer.name, placed.buffer.size_bytes
     offsets = {placed.offset}
     for user, use, i in placed.uses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -362,6 +362,7 @@ class _Checker:
             bounds[..., axis, 0] = np.maximum(bounds[..., axis, 0], start)
             bounds[..., axis, 1] = np.minimum(bounds[..., axis, 1], start + shape[axis])
         size = np.maximum(bounds[..., 1] - bounds[..., 0], 0).prod(axis=-1)
+        size = np.where(target.layout.held, size, 0)
         need = size.reshape(target.layout.cores, -1).sum(axis=1)
         plan = moves(source.layout, target.layout, axis, start)
         got = np.bincount(plan.target_core, plan.elements, target.layout.cores)
@@ -536,7 +537,7 @@ def _stat_access(codelet: Operator, i: int) -> Access:
     )
 
 
-def _refs(attrs: Sequence[Attribute]) -> list[RefAttr]:
+def _refs(attrs: Iterable[Attribute]) -> list[RefAttr]:
     return [a for a in attrs if isinstance(a, RefAttr)]
 
 

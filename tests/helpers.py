@@ -89,8 +89,8 @@ def load_dense(op: ipu.RemoteOp) -> np.ndarray:
 
 
 class Weights:
-    """Random weights for the weights of a program: the same for the same name, whatever the IR
-    says their value is."""
+    """Random weights for the weights of a program (matrices of variance 1 / fan-in): the same for
+    the same name, whatever the IR says their value is."""
 
     def __init__(self, seed: int = 0):
         self.seed = seed
@@ -101,7 +101,10 @@ class Weights:
         if name not in self.values:
             like = load_dense(op)
             rng = np.random.default_rng([self.seed, *name.encode()])
-            self.values[name] = random_array(rng, like.shape, like.dtype)
+            array = random_array(rng, like.shape, like.dtype)
+            if array.dtype.kind == "f" and array.ndim > 1:
+                array = (array / np.sqrt(array.shape[-2])).astype(array.dtype)
+            self.values[name] = array
         return self.values[name]
 
 

@@ -131,6 +131,8 @@ def boxes(layout: Layout) -> dict[tuple[int, tuple[int, ...]], Box]:
     """The box of every core and slot, empty ones left out."""
     found = {}
     for core in range(layout.cores):
+        if layout.guard is not None and layout.guard.evaluate(c=core) != 0:
+            continue
         for slot in itertools.product(*(range(n) for n in layout.slots)):
             box = tuple((int(a), int(b)) for a, b in layout.bounds[(core, *slot)])
             if all(b > a for a, b in box):

@@ -93,6 +93,16 @@ class Layout:
         return self._boxes[1]
 
     @cached_property
+    def held(self) -> np.ndarray:
+        """Which blocks have elements: bool (cores, slots…). A tensor without axes has one element
+        on every core that the guard lets hold it."""
+        held = (self.bounds[..., 1] > self.bounds[..., 0]).all(axis=-1)
+        if self.guard is not None:
+            core = np.arange(self.cores).reshape(-1, *[1] * len(self.axes))
+            held = held & (self.guard.evaluate(c=core, s=0) == 0)
+        return held
+
+    @cached_property
     def is_full(self) -> bool:
         """Whether every block of every core is valid in full (no ragged or padded block)."""
         extent = self.bounds[..., 1] - self.bounds[..., 0]

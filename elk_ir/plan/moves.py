@@ -86,7 +86,7 @@ def _blocks(layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     bounds = layout.bounds.reshape(layout.cores * per_core, rank, 2)
     cores = np.repeat(np.arange(layout.cores), per_core)
     first = np.tile(np.arange(per_core) * prod(layout.block_shape), layout.cores)
-    kept = (bounds[..., 1] > bounds[..., 0]).all(axis=-1)
+    kept = layout.held.reshape(-1)
     return cores[kept], first[kept], origins[kept], bounds[kept]
 
 

@@ -77,6 +77,7 @@ class Interpreter:
         self.codelets: dict[str, Operator] = {}
         self.hbm: dict[str, np.ndarray] = {}
         self.queue: list[_Transfer] = []
+        self.storing: list[str] = []
         self.program: ipu.ProgramOp | None = None
         variables: list[ipu.VarOp] = []
         for op in module.body.block.ops:
@@ -291,10 +292,14 @@ class Interpreter:
                 tensor[region] = data
                 self.counters.hbm_written_bytes += data.nbytes
 
+        self.storing.append(variable.name)
         self._start(_Transfer(variable, run, store=True))
 
     def _store_wait(self, op: ipu.StoreWaitOp) -> None:
         variable = self._var(op.source)
+        if variable.name not in self.storing:
+            raise TrapError("waits for a store that was not started", where=variable.where)
+        self.storing.remove(variable.name)
         transfer = self._pending(variable, store=True)
         if transfer is not None:
             self._flush(transfer)
@@ -426,10 +431,14 @@ def _boxes(
         if limit is not None:
             bounds = bounds.copy()
             bounds[:, limit[0], 1] = np.minimum(bounds[:, limit[0], 1], limit[1])
+        holders = np.flatnonzero(layout.held[(slice(None), *where)])
+        if holders.size == 0:
+            continue
+        bounds, origins = bounds[holders], origins[holders]
         keys = np.concatenate([bounds.reshape(len(bounds), -1), origins], axis=1)
         unique, which = np.unique(keys, axis=0, return_inverse=True)
-        order = np.argsort(which.reshape(-1), kind="stable")
-        starts = np.searchsorted(which.reshape(-1)[order], np.arange(len(unique) + 1))
+        order = holders[np.argsort(which.reshape(-1), kind="stable")]
+        starts = np.searchsorted(np.sort(which.reshape(-1)), np.arange(len(unique) + 1))
         rank = len(layout.axes)
         for i, key in enumerate(unique):
             box, origin = key[: 2 * rank].reshape(rank, 2), key[2 * rank :]
@@ -558,9 +567,11 @@ class _Vertex:
         """Merge the partials gathered along the first axis, in order."""
         name = f"vertex @{self.op.sym_name.data}"
         parts: list[np.ndarray] = []
+        operands: list[Variable] = []
         for i, attr in enumerate(self.op.ins):
             assert isinstance(attr, RefAttr)
             variable, slots = self.machine._slots(attr, step)
+            operands.append(variable)
             self.machine.sram.reading(variable, name)
             view = variable.view[(slice(None), *slots)]
             shadow = variable.shadow[(slice(None), *slots)]
@@ -581,6 +592,9 @@ class _Vertex:
         for i, (attr, value) in enumerate(zip(self.op.stats, merged, strict=True)):
             assert isinstance(attr, RefAttr)
             self.begin(attr, step, name)
+            for operand in operands:
+                if not operand.live:
+                    raise TrapError(f"{name} overwrites its own operand", where=operand.where)
             variable, view, shadow, mask = self.statistic(attr, step, i, tile, at)
             _write(view, shadow, value, mask)
 
@@ -665,7 +679,7 @@ def _image_mask(tile: Tile, access: Access) -> np.ndarray | None:
         inside = (index >= lo[:, None]) & (index < hi[:, None])
         mask &= inside.reshape(cores, *(-1 if i == j else 1 for i in range(len(shape))))
     empty = np.zeros(cores, dtype=bool)
-    for d in access.dims:
+    for d in range(len(tile.size)):
         empty |= tile.valid[:, d] <= 0
     mask &= ~empty.reshape(cores, *[1] * len(shape))
     if mask.all():
