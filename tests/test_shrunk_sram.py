@@ -1,0 +1,75 @@
+"""The same graph with less and less SRAM: plans are forced to rotate and to split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import elk_ir
+from elk_ir.chips import Chip, load_chip
+from elk_ir.errors import CapacityError, ElkError
+from elk_ir.passes.icca_support import executes, program_of
+from elk_ir.plan.plan import reduction_ways, ring_steps
+
+MODEL = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
+
+
+def plan_features(program: elk_ir.Program) -> Iterator[str]:
+    """What the plans of a compiled program make use of."""
+    for execute in executes(program_of(program.icca)):
+        assert execute.plan is not None
+        op, plan = execute.operator(), execute.plan.plan
+        if max(ring_steps(op, plan)) > 1:
+            yield "ring"
+        if reduction_ways(op, plan) > 1:
+            yield "split reduction"
+        if plan.preload != plan.execute:
+            yield "partial preload"
+
+
+def smallest_sram_bytes(low: int, high: int) -> int:
+    """The least usable SRAM, to 64 bytes, with which the graph compiles."""
+    while high - low > 64:
+        middle = (low + high) // 128 * 64
+        try:
+            elk_ir.compile(MODEL, chip=chip_with(middle), policy="basic")
+        except (CapacityError, ElkError):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def chip_with(usable_bytes: int) -> Chip:
+    """`test-64` with the given usable SRAM."""
+    base = load_chip("test-64")
+    reserved = base.reserved_per_core_bytes
+    return base.with_fields({"sram_per_core_bytes": usable_bytes + reserved})
+
+
+def run(program: elk_ir.Program) -> float:
+    """The largest error of an output, relative to its largest value."""
+    with np.load(MODEL.with_suffix(".npz")) as data:
+        inputs = {k[3:]: data[k] for k in data.files if k.startswith("in/")}
+        expected = {k[4:]: data[k] for k in data.files if k.startswith("out/")}
+    outputs = program.run(inputs)
+    return max(float(np.abs(outputs[k] - v).max() / np.abs(v).max()) for k, v in expected.items())
+
+
+def test_plans_rotate_and_split_when_sram_is_short() -> None:
+    roomy = elk_ir.compile(MODEL, chip="test-64", policy="basic")
+    peak = roomy.report["sram_peak_bytes"]
+    least = smallest_sram_bytes(peak // 2, peak)
+    assert least < peak
+    tight = elk_ir.compile(MODEL, chip=chip_with(least), policy="basic")
+    assert tight.report["sram_peak_bytes"] <= least
+    assert {"ring", "split reduction"} <= set(plan_features(tight))
+    assert run(tight) < 1e-4
+
+
+def test_what_does_not_fit_is_named() -> None:
+    with pytest.raises(ElkError, match=r"needs [\d,]+ bytes"):
+        elk_ir.compile(MODEL, chip=chip_with(1024), policy="basic")
