@@ -14,6 +14,7 @@ _FAMILIES = (
     "movement",
     "norms",
     "products",
+    "quantized",
     "reductions",
     "resize",
     "windows",

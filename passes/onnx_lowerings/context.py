@@ -120,19 +120,22 @@ class Context:
     # ------------------------------------------------------------------ constants
 
     def constant(self, array: np.ndarray, name: str | None = None) -> SSAValue:
-        """A constant tensor as a global; equal ones are shared."""
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (array.shape, str(array.dtype), array.tobytes())
+        """A constant tensor as a global; equal ones are shared. One filled with a single number is
+        stored (and handled) as that number, whatever its size."""
+        if array.size > 1 and _uniform(array):
+            array = np.broadcast_to(array.reshape(-1)[:1].reshape(()), array.shape)
+            stored = array[(0,) * array.ndim]
+            key = (array.shape, str(array.dtype), "filled", stored.tobytes())
+        else:
+            array = np.ascontiguousarray(array).reshape(array.shape)
+            stored = array
+            key = (array.shape, str(array.dtype), "", array.tobytes())
         if key in self._loads:
             return self._loads[key]
-        stored = array
-        if array.size > 1 and _uniform(array):
-            dense = dense_from_array(array.reshape(-1)[:1].reshape(()))
-            type_ = tensor_type(array.shape, str(array.dtype))
-            stored_attr = DenseIntOrFPElementsAttr(cast(TensorType[Any], type_), dense.data)
-        else:
-            stored_attr = dense_from_array(stored)
-        value = self._global(stored_attr, stored_attr.type, name or self._name())
+        type_ = cast(TensorType[Any], tensor_type(array.shape, str(array.dtype)))
+        dense = dense_from_array(np.asarray(stored))
+        attr = DenseIntOrFPElementsAttr(type_, dense.data)
+        value = self._global(attr, type_, name or self._name())
         self.known[value] = array
         self._loads[key] = value
         return value
@@ -211,7 +214,7 @@ class Context:
         array = self.known.get(value)
         if array is None or array.size == 0 or not _uniform(array):
             return None
-        item = array.reshape(-1)[0]
+        item = array[(0,) * array.ndim]
         return float(item) if is_float(str(array.dtype)) else item.item()
 
     # ------------------------------------------------------------------ maps
@@ -280,7 +283,16 @@ def epilogue(dtypes: Sequence[str], fn: Fn) -> BodyAttr:
     return BodyAttr(builder.finish(*(outs if isinstance(outs, tuple) else (outs,))))
 
 
+def filled(array: np.ndarray) -> bool:
+    """Whether an array is one number repeated without being stored more than once."""
+    return array.size > 1 and all(
+        step == 0 for step, n in zip(array.strides, array.shape, strict=True) if n > 1
+    )
+
+
 def _uniform(array: np.ndarray) -> bool:
+    if filled(array):
+        return True
     flat = array.reshape(-1)
     # Compare bytes: NaN equals itself and -0.0 differs from 0.0.
     return bool(flat.size) and flat.tobytes() == flat[:1].tobytes() * flat.size

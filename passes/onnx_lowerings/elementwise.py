@@ -270,5 +270,5 @@ def _dropout(ctx: Context, node: Node) -> list[SSAValue | None]:
         if ratio is None or ctx.uniform(ratio) != 0:
             raise Unsupported("random dropout (training_mode)")
     data = node.operand(0)
-    mask = ctx.constant(np.ones(shape_of(data), dtype=np.bool_)) if node.wants(1) else None
+    mask = ctx.constant(np.broadcast_to(np.True_, shape_of(data))) if node.wants(1) else None
     return [data, mask]

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from elk_ir.passes.onnx_lowerings import moves
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
+    FOLD_ELEMENTS,
     Context,
     Node,
     Unsupported,
@@ -53,7 +54,7 @@ def _tile(ctx: Context, node: Node) -> SSAValue:
     shape, target = shape_of(source), node.shape()
     if 0 in target:
         return ctx.constant(np.zeros(target, dtype=moves.numpy_type(source)))
-    if (array := ctx.array(source)) is not None:
+    if (array := ctx.array(source)) is not None and prod(target) <= FOLD_ELEMENTS:
         return ctx.constant(np.tile(array, [t // n for t, n in zip(target, shape, strict=True)]))
     domain = Domain()
     read, write = [], []

@@ -18,7 +18,14 @@ from elk_ir.dialects.te.ops import ConcatOp, GatherOp, MapOp
 from elk_ir.dialects.types import tensor_type
 from elk_ir.numerics.body import dtype_of
 from elk_ir.passes.onnx_lowerings.axes import ZERO, Domain, broadcast, scaled, total
-from elk_ir.passes.onnx_lowerings.context import Context, Unsupported, dtype_of_value, shape_of
+from elk_ir.passes.onnx_lowerings.context import (
+    FOLD_ELEMENTS,
+    Context,
+    Unsupported,
+    dtype_of_value,
+    filled,
+    shape_of,
+)
 from elk_ir.plan.domain import AxisExpr
 
 
@@ -28,6 +35,21 @@ def move(
     """Element `read` of the source to element `write` of a result of `shape`."""
     type_ = tensor_type(shape, dtype_of_value(source))
     return ctx.emit1(MapOp.move(source, type_, domain.dims, read, write))
+
+
+def _foldable(ctx: Context, source: SSAValue, target: Sequence[int]) -> np.ndarray | None:
+    """The elements of a constant that may be moved here and now: not too many, or all equal."""
+    array = ctx.array(source)
+    if array is None or (not filled(array) and prod(target) > FOLD_ELEMENTS):
+        return None
+    return array
+
+
+def _refilled(ctx: Context, array: np.ndarray, target: Sequence[int]) -> SSAValue | None:
+    """A constant of equal elements under another shape; None for other constants."""
+    if not filled(array) or 0 in target:
+        return None
+    return ctx.constant(np.broadcast_to(array[(0,) * array.ndim], tuple(target)))
 
 
 def reshape(ctx: Context, source: SSAValue, target: Sequence[int]) -> SSAValue:
@@ -41,8 +63,8 @@ def reshape(ctx: Context, source: SSAValue, target: Sequence[int]) -> SSAValue:
         return source
     if prod(shape) != prod(target):
         raise Unsupported(f"{prod(shape)} elements can't have shape {list(target)}")
-    if (array := ctx.array(source)) is not None:
-        return ctx.constant(array.reshape(target))
+    if (array := _foldable(ctx, source, target)) is not None:
+        return _refilled(ctx, array, target) or ctx.constant(array.reshape(target))
     if 0 in shape:
         return ctx.constant(np.zeros(target, dtype=numpy_type(source)))
     middle: list[int] = []
@@ -158,10 +180,10 @@ def transpose(ctx: Context, source: SSAValue, perm: Sequence[int]) -> SSAValue:
     """Axis i of the result is axis `perm[i]` of the source."""
     if list(perm) == list(range(len(perm))):
         return source
-    if (array := ctx.array(source)) is not None:
-        return ctx.constant(array.transpose(perm))
     shape = shape_of(source)
     target = [shape[p] for p in perm]
+    if (array := _foldable(ctx, source, target)) is not None:
+        return _refilled(ctx, array, target) or ctx.constant(array.transpose(perm))
     domain = Domain()
     write = domain.parallel(target)
     read = tuple(write[list(perm).index(j)] for j in range(len(shape)))
@@ -180,7 +202,9 @@ def slice_axes(
     steps = [1] * len(shape) if steps is None else list(steps)
     if tuple(sizes) == shape and not any(starts) and all(k == 1 for k in steps):
         return source
-    if (array := ctx.array(source)) is not None:
+    if (array := _foldable(ctx, source, sizes)) is not None:
+        if (same := _refilled(ctx, array, sizes)) is not None:
+            return same
         index = np.ix_(
             *(s + k * np.arange(n) for s, n, k in zip(starts, sizes, steps, strict=True))
         )
@@ -209,8 +233,8 @@ def broadcast_to(ctx: Context, source: SSAValue, target: Sequence[int]) -> SSAVa
     shape = shape_of(source)
     if shape == tuple(target):
         return source
-    if (array := ctx.array(source)) is not None:
-        return ctx.constant(np.broadcast_to(array, target))
+    if (array := _foldable(ctx, source, target)) is not None:
+        return _refilled(ctx, array, target) or ctx.constant(np.broadcast_to(array, target))
     if 0 in target:
         return ctx.constant(np.zeros(target, dtype=numpy_type(source)))
     domain = Domain()
@@ -226,18 +250,19 @@ def unsqueeze(ctx: Context, source: SSAValue, axis: int) -> SSAValue:
 
 def concatenate(ctx: Context, parts: Sequence[SSAValue], axis: int) -> SSAValue:
     """Values one after another along an axis (not negative); empty ones are left out."""
-    filled = [v for v in parts if 0 not in shape_of(v)] or [parts[0]]
-    if len(filled) == 1:
-        return filled[0]
-    arrays = [ctx.array(v) for v in filled]
-    if all(a is not None for a in arrays):
+    solid = [v for v in parts if 0 not in shape_of(v)] or [parts[0]]
+    if len(solid) == 1:
+        return solid[0]
+    arrays = [ctx.array(v) for v in solid]
+    volume = sum(prod(shape_of(v)) for v in solid)
+    if volume <= FOLD_ELEMENTS and all(a is not None for a in arrays):
         return ctx.constant(np.concatenate([a for a in arrays if a is not None], axis=axis))
-    return ctx.emit1(ConcatOp.along(filled, axis))
+    return ctx.emit1(ConcatOp.along(solid, axis))
 
 
 def full(ctx: Context, shape: Sequence[int], value: float | int | bool, dtype: str) -> SSAValue:
     """A constant filled with one value."""
-    return ctx.constant(np.full(shape, value, dtype=dtype_of(dtype)))
+    return ctx.constant(np.broadcast_to(np.asarray(value).astype(dtype_of(dtype)), shape))
 
 
 def pad(
@@ -256,7 +281,7 @@ def pad(
     if not any(before) and not any(after):
         return source
     target = [b + n + a for b, n, a in zip(before, cut_sizes, after, strict=True)]
-    if (array := ctx.array(source)) is not None:
+    if (array := _foldable(ctx, source, target)) is not None:
         widths = list(zip(before, after, strict=True))
         return ctx.constant(np.pad(array, widths, constant_values=value))
     if 0 in cut_sizes:
@@ -286,7 +311,8 @@ def gather(ctx: Context, table: SSAValue, index: SSAValue, axis: int, batch: int
     shape, picks = shape_of(table), shape_of(index)
     target = [*shape[:axis], *picks[batch:], *shape[axis + 1 :]]
     known, data = ctx.array(index), ctx.array(table)
-    if known is not None and data is not None and batch == 0:
+    volume = prod(target)
+    if known is not None and data is not None and batch == 0 and volume <= FOLD_ELEMENTS:
         return ctx.constant(np.take(data, known, axis=axis))
     if known is not None and known.size == 1 and batch == 0:
         start = int(known.reshape(-1)[0])

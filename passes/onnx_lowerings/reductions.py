@@ -52,7 +52,7 @@ def reduce(
     if 0 in shape:
         kind = dtype_of_value(source)
         neutral = ctx.constant(
-            np.full((), reduction_neutral(combiner, kind), dtype=moves.numpy_type(source))
+            np.asarray(reduction_neutral(combiner, kind)).astype(moves.numpy_type(source))
         )
         if after is not None:
             neutral = ctx.map1(after, ctx.cast(neutral, accumulator(kind)))
