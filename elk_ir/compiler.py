@@ -31,6 +31,9 @@ POLICIES = ("basic",)
 
 DEFAULT_POLICY = POLICIES[-1]
 
+RESIDENT = "resident"
+"""The policy of chips without HBM: all weights are on chip before a run starts."""
+
 TARGETS = ("ipu",)
 """Machines that a program can be lowered to."""
 
@@ -98,7 +101,7 @@ def compile_model(
         ctx = context()
         levels = {"onnx": module.clone()}
         passes = pipeline(
-            ctx,
+            machine,
             target=target,
             policy=policy,
             kv_capacity=kv_capacity,
@@ -241,14 +244,18 @@ def context() -> Context:
 
 
 def pipeline(
-    ctx: Context,
+    chip: Chip,
     *,
     target: str = "ipu",
     policy: str | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
 ) -> tuple[ModulePass, ...]:
-    """The passes that lead from onnx to `target`, in order. Raises ElkError for a bad option."""
+    """The passes that lead from onnx to `target`, in order. Raises ElkError for a bad option.
+
+    On a chip without HBM everything is on chip before a run starts: layers stay unrolled, because
+    there is nothing to fetch in a loop, and instead of a policy there is one way, `resident`.
+    """
     from elk_ir.pipelines import PIPELINES
     from elk_ir.tools.opt_pipeline import parse_passes
     from elk_ir.universe import ELK_UNIVERSE
@@ -263,9 +270,12 @@ def pipeline(
     names = ["convert-onnx-to-te", "te-pipeline"]
     if kv_capacity is not None:
         names.append(f"te-state-capacity{{entries={kv_capacity}}}")
-    names += ["convert-te-to-icca", f"icca-schedule{{policy={policy}}}", "icca-allocate"]
-    names += ["icca-verify-program", f"convert-icca-to-{target}"]
+    schedule = f"icca-schedule{{policy={policy}}}" if chip.hbm else "icca-make-resident"
+    names += ["convert-te-to-icca", schedule, "icca-allocate", "icca-verify-program"]
+    names += [f"convert-icca-to-{target}", f"{target}-verify-program"]
     passes = parse_passes(",".join(names), ELK_UNIVERSE.all_passes, PIPELINES, origin="elk")
+    if chip.hbm is None:
+        passes = tuple(p for p in passes if p.name != "te-roll-layers")
     return tuple(_with_budget(each, time_budget_s) for each in passes)
 
 

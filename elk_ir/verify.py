@@ -129,7 +129,7 @@ def verify_levels(
         )
         ctx = context()
         if passes is None:
-            passes = pipeline(ctx, target=target, policy=policy, kv_capacity=kv_capacity)
+            passes = pipeline(machine, target=target, policy=policy, kv_capacity=kv_capacity)
         signature = signature_of(module)
         if inputs is None:
             inputs = random_inputs(signature.inputs, random_inputs_seed)
@@ -179,10 +179,13 @@ class _Session:
             try:
                 run_passes(self.ctx, module, [each], model=self.source.name, progress=self.progress)
             except ElkError as error:
-                if each.name != _VERIFIER or position == 0:
+                if not each.name.endswith(_VERIFIER) or position == 0:
                     raise
-                checks.append(Check(labels[position - 1], "icca", failure=str(error)))
+                level = level_of(module)
+                checks.append(Check(labels[position - 1], level, failure=str(error)))
                 break
+            if each.name.endswith(_VERIFIER):
+                continue  # it changes nothing
             level = level_of(module)
             self.say(f"running the {level} level after {each.name}")
             check = self.check(module, labels[position], level)
@@ -311,7 +314,7 @@ class _Session:
 
 
 _ALLOCATOR = "icca-allocate"
-_VERIFIER = "icca-verify-program"
+_VERIFIER = "-verify-program"
 
 
 def _labels(passes: Sequence[ModulePass]) -> list[str]:

@@ -359,7 +359,11 @@ def test_unknown_names(elk: Any) -> None:
     compile_ = ("compile", LLAMA, "-o", "never-written")
     refused(elk(*compile_, "--chip", "test-61"), "unknown chip 'test-61'", "did you mean 'test-64'")
     test16 = (*compile_, "--chip", "test-16")
-    refused(elk(*test16, "--policy", "fancy"), "unknown policy 'fancy'", "the policies are: basic")
+    refused(
+        elk(*test16, "--policy", "fancy"),
+        "unknown policy 'fancy'",
+        "the policies for 'test-16' are: basic",
+    )
     refused(elk(*test16, "--target", "tpu"), "unknown target 'tpu'", "the targets are: ipu")
     refused(elk(*test16, "--dim", "nope=3"), "no dimension of this name")
     refused(elk(*test16, "--kv-capacity", "3"), "needs 13 entries in this run")

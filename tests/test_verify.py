@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import BlockArgument, SSAValue
 from xdsl.passes import ModulePass
 
-from elk_ir.compiler import context, pipeline
+from elk_ir.chips import load_chip
+from elk_ir.compiler import pipeline
 from elk_ir.dialects import icca, ipu
 from elk_ir.dialects.te import LoadOp
 from elk_ir.numerics.tensors import read_npz
+from elk_ir.passes.icca_support import tensor_of
 from elk_ir.verify import Verification, verify_levels
 
 MODELS = Path(__file__).parent / "models"
@@ -40,18 +43,18 @@ class BrokenPass(ModulePass):
 
 def verify_with(position: int, damage: Break | None, *, drop: str = "") -> Verification:
     """Verify the Llama graph with the pass at `position` broken by `damage`."""
-    passes = list(pipeline(context()))
+    passes = list(pipeline(load_chip("test-16")))
     if damage is not None:
         inner = passes[position]
         broken = type("Broken", (BrokenPass,), {"name": inner.name})
         passes[position] = broken(inner, damage)
     inputs = read_npz(LLAMA.with_suffix(".npz"), "in/")
-    kept = [p for p in passes if p.name != drop]
+    kept = [p for p in passes if not drop or not p.name.endswith(drop)]
     return verify_levels(LLAMA, chip="test-16", inputs=inputs, passes=kept)
 
 
 def names() -> list[str]:
-    return [p.name for p in pipeline(context())]
+    return [p.name for p in pipeline(load_chip("test-16"))]
 
 
 def swap_weights(module: ModuleOp) -> None:
@@ -79,17 +82,31 @@ def swap_preloads(module: ModuleOp) -> None:
     raise AssertionError("nothing to break")
 
 
-def freeze_layer(module: ModuleOp) -> None:
-    """A preload in the loop over the layers always fetches layer 0."""
+def wrong_layer(module: ModuleOp) -> None:
+    """A preload of a stacked weight fetches that of the other layer."""
     for op in module.walk():
-        if isinstance(op, icca.PreloadOp) and op.layer is not None:
-            first = icca.LayerOp(0)
-            block = op.parent_block()
-            assert block is not None
-            block.insert_op_before(first, op)
-            op.operands[0] = first.result
-            return
+        if not isinstance(op, icca.PreloadOp) or op.layer is None:
+            continue
+        if len(tensor_of(op.result).get_shape()) != 2:
+            continue
+        other = icca.LayerOp(1 - first_layer(op.layer))
+        block = op.parent_block()
+        assert block is not None
+        block.insert_op_before(other, op)
+        op.operands[0] = other.result
+        return
     raise AssertionError("nothing to break")
+
+
+def first_layer(layer: SSAValue) -> int:
+    """The layer that a value stands for the first time it is used."""
+    if isinstance(layer, BlockArgument):
+        repeat = layer.owner.parent_op()
+        assert isinstance(repeat, icca.RepeatOp)
+        return repeat.first.value.data
+    assert isinstance(layer.owner, icca.LayerOp)
+    base = layer.owner.base_layer
+    return layer.owner.offset.value.data + (0 if base is None else first_layer(base))
 
 
 def overlap_buffers(module: ModuleOp) -> None:
@@ -145,19 +162,20 @@ def test_the_node_is_named() -> None:
 
 
 def test_break_in_the_schedule() -> None:
-    result = verify_with(names().index("icca-schedule"), freeze_layer)
+    result = verify_with(names().index("icca-schedule"), wrong_layer)
     assert result.culprit == "icca-schedule"
 
 
-@pytest.mark.parametrize("drop", ["", "icca-verify-program"])
+@pytest.mark.parametrize("drop", ["", "-verify-program"])
 def test_break_in_the_addresses(drop: str) -> None:
-    """With and without the verifier, which sees the overlap before the numbers do."""
+    """With and without the verifiers, which see the overlap before the numbers do."""
     result = verify_with(names().index("icca-allocate"), overlap_buffers, drop=drop)
     assert result.culprit == "icca-allocate"
 
 
-def test_break_in_the_target() -> None:
-    result = verify_with(names().index("convert-icca-to-ipu"), swap_copies)
+@pytest.mark.parametrize("drop", ["", "-verify-program"])
+def test_break_in_the_target(drop: str) -> None:
+    result = verify_with(names().index("convert-icca-to-ipu"), swap_copies, drop=drop)
     assert result.culprit == "convert-icca-to-ipu"
     assert result.checks[-1].level == "ipu"
 
