@@ -3,18 +3,20 @@
 - A map is read into the map that reads it: always if that is its only reader; if there are more,
   only where it is cheap and no larger to read than what it yields.
 - A map that is the only reader of a `te.contract` or `te.reduce` becomes its epilogue: activations,
-  scales, biases, residual additions, and the product with a second branch.
+  scales, biases, residual additions, and the product with a second branch. Scales and biases behind
+  a `te.normalize` become operands of it.
 - A cast behind an operator that computes in f32 becomes the type of its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
 from elk_ir.dialects.location import fuse_locations
@@ -27,12 +29,13 @@ from elk_ir.dialects.te import (
     ReduceOp,
     SoftmaxOp,
 )
-from elk_ir.dialects.te.attrs import Domain, DomainAttr
+from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
 from elk_ir.dialects.te.interface import StructuredOp, accumulator
 from elk_ir.numerics.body import Body
 from elk_ir.passes.te_affine import Solution, Split, covers, solve, split_dim, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_support import (
+    Read,
     compose_read,
     dtype_of_value,
     extents_of,
@@ -48,6 +51,7 @@ from elk_ir.passes.te_support import (
     tensor_of,
     users,
 )
+from elk_ir.plan.domain import AxisExpr
 
 MAX_OPERANDS = 8
 MAX_INSTRUCTIONS = 64
@@ -143,25 +147,35 @@ def _merge_producers(op: MapOp) -> MapOp:
 # ---------------------------------------------------------------------- epilogues
 
 
-def _epilogue_source(op: MapOp) -> tuple[ContractOp | ReduceOp, int] | None:
-    """The product or reduction whose epilogue `op` can be, and which operand it is; the one with
-    most work, the last of equals."""
-    best: tuple[float, int, ContractOp | ReduceOp] | None = None
+Target = ContractOp | ReduceOp | NormalizeOp
+
+
+def _epilogue_source(op: MapOp) -> tuple[Target, int] | None:
+    """The operator that can take `op` over, and which operand it is; the one with most work, the
+    last of equals."""
+    best: tuple[float, int, Target] | None = None
     for i, value in enumerate(op.ins):
         source = producer(value)
-        if (
-            isinstance(source, ContractOp | ReduceOp)
-            and source.parent is op.parent
-            and value.has_one_use()
-        ):
+        if isinstance(source, Target) and source.parent is op.parent and value.has_one_use():
             work = float(_points(source))
             if best is None or work >= best[0]:
                 best = (work, i, source)
     return None if best is None else (best[2], best[1])
 
 
-def _with_epilogue(source: ContractOp | ReduceOp, op: MapOp, at: int) -> StructuredOp | None:
-    """`source` with the map that reads it as its epilogue."""
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """A map that reads an operator's result, in the dimensions of that operator."""
+
+    domain: Domain
+    assign: Mapping[int, AxisExpr]
+    """The map's dimensions in those of `domain`."""
+    written: Map
+
+
+def _aligned(source: Target, op: MapOp, at: int) -> _Aligned | None:
+    """`op` in the dimensions of `source`, whose result its operand `at` is; None if it reads only
+    a part of it, or broadcasts it."""
     if len(op.outs) != 1 or not all(in_bounds(op, i) for i in range(len(op.ins))):
         return None
     own = op.domain.data
@@ -173,30 +187,25 @@ def _with_epilogue(source: ContractOp | ReduceOp, op: MapOp, at: int) -> Structu
         )
         if not isinstance(found, Split):
             break
-        split = split_op_domain(source, domain, found)
+        split = None if isinstance(source, NormalizeOp) else split_op_domain(source, domain, found)
         if split is None:
             return None
         domain = split
-    if (
-        not isinstance(found, Solution)
-        or found.loose
-        or set(found.assign) != set(range(len(own.dims)))
-    ):
+    whole = set(range(len(own.dims)))
+    if not isinstance(found, Solution) or found.loose or set(found.assign) != whole:
         return None
     written = substitute_map(own.results[0], found.assign)
     if not covers(written, shape_of(op.outs[0]), extents_of(domain)):
         return None
-    return _epilogued(source, op, at, domain, found, written)
+    return _Aligned(domain, found.assign, written)
 
 
-def _epilogued(
-    source: ContractOp | ReduceOp,
-    op: MapOp,
-    at: int,
-    domain: Domain,
-    found: Solution,
-    written: tuple,
-) -> StructuredOp | None:
+def _with_epilogue(source: ContractOp | ReduceOp, op: MapOp, at: int) -> StructuredOp | None:
+    """`source` with the map that reads it as its epilogue."""
+    aligned = _aligned(source, op, at)
+    if aligned is None:
+        return None
+    domain = aligned.domain
     factors = 1
     if isinstance(source, ContractOp):
         factors = 2 if source.factors is None else source.factors.value.data
@@ -213,21 +222,56 @@ def _epilogued(
         if i == at:
             args.append(value)
         else:
-            key = (v, substitute_map(m, found.assign))
+            key = (v, substitute_map(m, aligned.assign))
             args.append(graph.input(key, dtype_of_value(v)))
     first: list[Hashable] = ["total"]
     body, keys = graph.build(graph.inline(op.body.data, args), first)
     operands = reads(keys)
     if len(operands) + factors > MAX_OPERANDS or len(body.instrs) > MAX_INSTRUCTIONS:
         return None
-    whole = Domain(
-        domain.dims,
-        (*domain.operands[:factors], *(m for _, m in operands)),
-        (written,),
-    )
+    maps = (*domain.operands[:factors], *(m for _, m in operands))
+    simple, _ = simplified_domain(source, Domain(domain.dims, maps, (aligned.written,)))
     ins = [*source.ins[:factors], *(v for v, _ in operands)]
-    simple, _ = simplified_domain(source, whole)
-    new = rebuilt(source, ins, simple, [op.outs[0].type], {"epilogue": BodyAttr(body)}, sources=())
+    new = rebuilt(source, ins, simple, [op.outs[0].type], {"epilogue": BodyAttr(body)})
+    fuse_locations((source, op), new)
+    return new
+
+
+def _with_affine(source: NormalizeOp, op: MapOp, at: int) -> StructuredOp | None:
+    """A normalisation with further scales and biases (a modulation, a residual addition)."""
+    aligned = _aligned(source, op, at)
+    if aligned is None:
+        return None
+    graph = BodyGraph()
+    args = [
+        graph.input((v, substitute_map(m, aligned.assign)) if i != at else "x", dtype_of_value(v))
+        for i, (v, m) in enumerate(zip(op.ins, op.domain.data.operands, strict=True))
+    ]
+    (node,) = graph.inline(op.body.data, args)
+    behind: list[tuple[str, Read]] = []
+    while node != args[at]:
+        inner = graph.nodes[node]
+        if inner.op not in ("mul", "add"):
+            return None
+        left, right = inner.args
+        node, other = (left, right) if graph.depends(left, args[at]) else (right, left)
+        operand = graph.nodes[other].value
+        if graph.nodes[other].op != "input" or not isinstance(operand, tuple):
+            return None
+        behind.insert(0, ("scale" if inner.op == "mul" else "bias", operand))  # pyright: ignore[reportArgumentType]
+    if not behind or len(source.ins) + len(behind) > MAX_OPERANDS:
+        return None
+    affine = source.affine.data.split() if source.affine is not None else []
+    properties: dict[str, Attribute] = {
+        "affine": StringAttr(" ".join([*affine, *(kind for kind, _ in behind)]))
+    }
+    dtype = dtype_of_value(source.outs[0])
+    if not affine and dtype != accumulator(dtype_of_value(source.ins[0])):
+        properties["round_to"] = StringAttr(dtype)
+    maps = (*aligned.domain.operands, *(m for _, (_, m) in behind))
+    domain = Domain(aligned.domain.dims, maps, (aligned.written,))
+    ins = [*source.ins, *(v for _, (v, _) in behind)]
+    new = rebuilt(source, ins, domain, [op.outs[0].type], properties)
     fuse_locations((source, op), new)
     return new
 
@@ -275,7 +319,11 @@ class TeFuseElementwisePass(ModulePass):
                 continue
             new: StructuredOp | None = None
             if self.epilogue and (found := _epilogue_source(m)) is not None:
-                new = _with_epilogue(found[0], m, found[1])
+                source, at = found
+                if isinstance(source, NormalizeOp):
+                    new = _with_affine(source, m, at)
+                else:
+                    new = _with_epilogue(source, m, at)
             if new is None:
                 new = _absorb_cast(m)
             if new is not None:

@@ -30,12 +30,14 @@ from elk_ir.dialects.te import (
     ContractOp,
     GlobalKindAttr,
     MapOp,
+    ScatterOp,
     SoftmaxOp,
 )
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.te.structure import GlobalKind
 from elk_ir.numerics.body import is_float
 from elk_ir.passes.te_support import (
+    FREE_DOMAINS,
     add_global,
     dtype_of_value,
     fresh_symbol,
@@ -172,6 +174,21 @@ def _follow(
     return None, [f for f in following if f[1]]
 
 
+def _updates_argument(op: Operation, scattered: bool = False, depth: int = 6) -> bool:
+    """Whether a value is an argument of the same shape (axes permuted or not) with some rows
+    scattered into it: a static cache."""
+    scattered = scattered or isinstance(op, ScatterOp)
+    for value in op.operands:
+        source = owner(value)
+        if sorted(shape_of(value)) == sorted(shape_of(op.results[0])) and (
+            scattered
+            if source is None
+            else depth > 0 and _updates_argument(source, scattered, depth - 1)
+        ):
+            return True
+    return False
+
+
 def _from_softmax(op: ContractOp, value: SSAValue) -> bool:
     for other in op.ins[:2]:
         current = other
@@ -241,10 +258,11 @@ def _make_states(module: ModuleOp, function: FuncOp, prefill: bool) -> None:
             source = owner(value)
             if (
                 i in signature.gone_results
-                or not isinstance(source, StructuredOp)
+                or not isinstance(source, FREE_DOMAINS)
                 or len(users(value)) < 2
                 or len(signature.results_of(value)) != 1
                 or not is_float(dtype_of_value(value))
+                or _updates_argument(source)
                 or (axis := kv_axis(value)) is None
             ):
                 continue

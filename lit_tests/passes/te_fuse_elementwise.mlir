@@ -49,3 +49,16 @@ func.func @kept(%x: tensor<1x8xf32>, %y: tensor<2x8xf32>) -> (tensor<2x8xf32>, t
   %d = te.map(%m) <(b = 2, n = 8), [(b, n)] -> [(b, n)]> {body = #te.body<(x0) {t0 = tanh(x0)} -> (t0)>} : (tensor<2x8xf32>) -> tensor<2x8xf32>
   func.return %a, %c, %d : tensor<2x8xf32>, tensor<2x8xf32>, tensor<2x8xf32>
 }
+
+// -----
+
+// Modulation and residual addition behind a normalisation are operands of it.
+// CHECK-LABEL: @modulated
+// CHECK-NEXT: te.normalize(%x, %w, %s, %h) <(b = 2, n = 8 reduce), [(b, n), (n), (b, n), (b, n)] -> [(b, n)]> {form = #te<norm_form rms>, epsilon = 1.000000e-05 : f64, affine = "scale scale bias"}
+// CHECK-NEXT: func.return
+func.func @modulated(%x: tensor<2x8xf32>, %w: tensor<8xf32>, %s: tensor<2x8xf32>, %h: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %n = te.normalize(%x, %w) <(b = 2, n = 8 reduce), [(b, n), (n)] -> [(b, n)]> {form = #te<norm_form rms>, epsilon = 1.0e-5 : f64, affine = "scale"} : (tensor<2x8xf32>, tensor<8xf32>) -> tensor<2x8xf32>
+  %m = te.map(%n, %s) <(b = 2, n = 8), [(b, n), (b, n)] -> [(b, n)]> {body = #te.body<(x0, x1) {t0 = mul(x0, x1)} -> (t0)>} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  %y = te.map(%h, %m) <(b = 2, n = 8), [(b, n), (b, n)] -> [(b, n)]> {body = #te.body<(x0, x1) {t0 = add(x0, x1)} -> (t0)>} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
+  func.return %y : tensor<2x8xf32>
+}
