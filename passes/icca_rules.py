@@ -26,6 +26,7 @@ from elk_ir.dialects.icca.ops import (
     StoreOp,
     YieldOp,
 )
+from elk_ir.dialects.ipu.attrs import LayoutAttr
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.memory.check import check, peak
 from elk_ir.numerics.body import dtype_of
@@ -386,7 +387,10 @@ def plans(module: ModuleOp, program: ProgramOp) -> Iterator[Broken]:
                     value.owner if isinstance(value.owner, Operation) else op,
                     f"the loop carries {_name(init)} in one layout and yields {_name(value)} in"
                     " another",
-                    (f"enters as {layout_of(init)}", f"yielded as {layout_of(value)}"),
+                    (
+                        f"enters as {LayoutAttr(layout_of(init))}",
+                        f"yielded as {LayoutAttr(layout_of(value))}",
+                    ),
                 )
 
 

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.diagnostics import fail_at
 from elk_ir.passes.icca_rules import broken_rules
 
-_ALLOCATED = {"auto": None, "true": True, "false": False}
+_ALLOCATED: dict[bool | str, bool | None] = {"auto": None, True: True, False: False}
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class IccaVerifyProgramPass(ModulePass):
 
     name = "icca-verify-program"
 
-    allocated: str = "auto"
+    allocated: bool | str = "auto"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.allocated not in _ALLOCATED:

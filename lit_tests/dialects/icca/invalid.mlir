@@ -1,0 +1,87 @@
+// RUN: elk-opt %s --split-input-file --verify-diagnostics --parsing-diagnostics | filecheck %s
+
+// CHECK: weight @w has no value
+icca.hbm weight @w : tensor<4xf32>
+
+// -----
+
+// CHECK: state @s needs an axis and a length
+icca.hbm state @s : tensor<4xf32>
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: copy: grid factor 3 of d (extent 4) leaves cores without work: its normal form is 2
+  %y = icca.execute "copy"(%x) plan <grid [d = 3], operands [exec {} preload {}]> {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: the plan speaks of ('e',), the operator of ('d',)
+  %y = icca.execute "copy"(%x) plan <grid [e = 2], operands [exec {} preload {}]> {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: the body yields the results of the execute
+  %y = icca.execute "copy"(%x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.program @main {
+  %x = "test.op"() : () -> tensor<4xf32>
+  // CHECK: the first argument of the body is the layer, an index
+  %y = icca.repeat 0 times 2 iter(%x) {
+  ^bb0(%a: tensor<4xf32>):
+    icca.yield %a : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.program @main {
+  %x = "test.op"() : () -> tensor<4xf32>
+  // CHECK: the yields of icca.repeat differ in type from its operands
+  %y = icca.repeat 0 times 2 iter(%x) {
+  ^bb0(%l: index, %a: tensor<4xf32>):
+    icca.yield
+  } : (tensor<4xf32>) -> tensor<4xf32>
+}
+
+// -----
+
+// CHECK: unknown dimension n
+"test.op"() {plan = #icca.plan<grid [m = 2], operands [exec {n = 2} preload {}]>} : () -> ()
