@@ -20,21 +20,34 @@ from elk_ir.passes.icca_schedule_model import (
     tables_of,
 )
 from elk_ir.passes.icca_support import chip_of, executes, program_of
-from elk_ir.schedule.allocate import Objective, joules, seconds
+from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.inductive import elk_dyn
+from elk_ir.schedule.model import Program, Schedule, evaluate
 from elk_ir.schedule.static import basic, static
 
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
 
-POLICIES: dict[str, Callable[[Objective], Policy]] = {
-    "basic": lambda objective: lambda p: basic(p, objective=objective),
-    "static": lambda objective: lambda p: static(p, objective=objective),
-    "elk-dyn": lambda objective: lambda p: elk_dyn(p, objective=objective),
+PRICES = (1.0, 0.25, 0.0)
+"""What a second of preload beyond the bytes' own costs, in seconds of execution: tried in turn."""
+
+
+def best_of(policy: Callable[[Program, Weights], Schedule], energy: bool) -> Policy:
+    """The best schedule of a policy over the prices, by the evaluation of the whole run."""
+
+    def choose(program: Program) -> Schedule:
+        found = [policy(program, Weights(preload=price, energy=energy)) for price in PRICES]
+        return min(found, key=lambda schedule: evaluate(program, schedule).time_s)
+
+    return choose
+
+
+POLICIES: dict[str, Callable[[Program, Weights], Schedule]] = {
+    "basic": basic,
+    "static": static,
+    "elk-dyn": elk_dyn,
 }
 """Executable policies by name."""
-
-OBJECTIVES: dict[str, Objective] = {"time": seconds, "energy": joules}
 
 
 def schedule_module(
@@ -111,8 +124,8 @@ class IccaSchedulePass(ModulePass):
             )
         if self.plans not in ("choose", "keep"):
             raise PassFailedException("icca-schedule: plans is choose or keep")
-        if self.objective not in OBJECTIVES:
+        if self.objective not in ("time", "energy"):
             raise PassFailedException("icca-schedule: objective is time or energy")
-        policy = POLICIES[self.policy](OBJECTIVES[self.objective])
+        policy = best_of(POLICIES[self.policy], self.objective == "energy")
         schedule_module(op, policy, keep_plans=self.plans == "keep")
         op.attributes["icca.policy"] = StringAttr(self.policy)

@@ -17,7 +17,6 @@ from elk_ir.passes.icca_liveness import Liveness
 from elk_ir.passes.icca_move_preloads import (
     carry_preloads,
     earliest_place,
-    executes_in,
     may_carry,
     order_block,
     own_preloads,
@@ -98,6 +97,17 @@ class Tables:
         return smallest_plan(execute.operator(), self.chip, execute.sources, self.cost)[1]
 
 
+def exchange_phases(execute: ExecuteOp) -> int:
+    """Phases in which resident operands are brought into place: neighbouring ones share a phase,
+    every inserted entry has its own."""
+    sources = execute.sources
+    starts = sum(
+        s is Source.RESIDENT and (v == 0 or sources[v - 1] is not Source.RESIDENT)
+        for v, s in enumerate(sources)
+    )
+    return starts + len(execute.entries)
+
+
 @dataclass
 class Scheduling:
     """One attempt to schedule a module with a policy.
@@ -166,6 +176,7 @@ class Scheduling:
                     + self.held(run, execute),
                     smallest_bytes=0 if len(table) else self.tables.smallest(execute),
                     earliest=earliest,
+                    phases=exchange_phases(execute),
                 )
             )
         if not periodic and isinstance(run.before, RepeatOp):

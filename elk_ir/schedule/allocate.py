@@ -9,29 +9,84 @@ execute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from elk_ir.schedule.model import Program, step_ranks
 
-Objective = Callable[[Program, int], np.ndarray]
-"""The cost of each option of operator i, by itself: what the allocation weighs bytes against."""
+
+@dataclass(frozen=True)
+class Weights:
+    """What a plan's resources cost beside the time of its execute: seconds a second or byte.
+
+    preload: of the time that its preload takes beyond its bytes' own. landing: of the ingress port
+    while the preload lands. execute, waiting: of bytes a core while it executes, or waits. energy:
+    of joules that the plan moves; time then counts as the static power's.
+    """
+
+    preload: float = 1.0
+    landing: float = 0.0
+    execute: float = 0.0
+    waiting: float = 0.0
+    energy: bool = False
 
 
-def seconds(program: Program, i: int) -> np.ndarray:
-    """The objective `time`: execute with re-layouts at their best, plus what the preload takes
-    longer than its bytes must."""
+def own_costs(program: Program, i: int, weights: Weights) -> np.ndarray:
+    """The cost of each option of operator i without its neighbours: compute, exchanges and what
+    the weights say."""
     table = program.ops[i].table
-    into = table.slice_s.sum(axis=0)
-    return table.compute_s + table.exchange_s + into + (table.preload_s - table.hbm_s)
+    found = table.compute_s + table.exchange_s
+    if program.ops[i].loads:
+        found = found + weights.preload * (table.preload_s - table.hbm_s)
+        found = found + weights.landing * table.landing_s
+        found = found + weights.waiting * table.preload_bytes
+    found = found + weights.execute * table.execute_bytes
+    if weights.energy:
+        # Joules in units of the static power, so that the two add up.
+        found = found + table.energy_j / max(program.rules.static_w, 1e-9)
+    return found
 
 
-def joules(program: Program, i: int) -> np.ndarray:
-    """The objective `energy`: what the plan moves, and static power for the time it takes."""
-    table = program.ops[i].table
-    return table.energy_j + program.rules.static_w * seconds(program, i)
+def layout_costs(program: Program, choice: Sequence[int], i: int) -> np.ndarray:
+    """The re-layouts of operator i's operands and results, for each of its options, when its
+    neighbours are as in `choice`: seconds."""
+    op = program.ops[i]
+    table = op.table
+    found = np.zeros(len(table))
+    for e, edge in enumerate(op.inputs):
+        piece = 0.0
+        if edge.producer == i:
+            piece = table.pieces[edge.result]
+        elif edge.producer >= 0:
+            piece = program.ops[edge.producer].table.pieces[edge.result, choice[edge.producer]]
+        found += np.maximum(table.slice_s[e], table.spread[e] * piece)
+    for reader, e in program.readers[i]:
+        if reader == i:
+            continue
+        other, c = program.ops[reader], choice[reader]
+        piece = table.pieces[other.inputs[e].result]
+        found += np.maximum(other.table.slice_s[e, c], other.table.spread[e, c] * piece)
+    return found
+
+
+SWEEPS = 8
+"""Rounds over the operators in which each takes its cheapest plan beside its neighbours."""
+
+
+def settle(program: Program, weights: Weights, start: Sequence[int] | None = None) -> list[int]:
+    """Plans such that none alone is better changed, by the weights; memory is not looked at."""
+    own = [own_costs(program, i, weights) for i in range(len(program.ops))]
+    choice = [int(c.argmin()) if c.size else 0 for c in own] if start is None else list(start)
+    for _ in range(SWEEPS):
+        before = list(choice)
+        for i in reversed(range(len(program.ops))):
+            if len(program.ops[i].table) > 1:
+                choice[i] = int((own[i] + layout_costs(program, choice, i)).argmin())
+        if choice == before:
+            break
+    return choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +102,12 @@ class Fronts:
     preload: tuple[dict[int, np.ndarray], ...]
 
     @staticmethod
-    def of(program: Program, objective: Objective = seconds) -> Fronts:
-        """The fronts of all operators."""
+    def of(program: Program, weights: Weights) -> Fronts:
+        """The fronts of all operators, re-layouts counted beside the neighbours' cheapest plans."""
+        base = settle(program, weights)
         costs, execute, preload = [], [], []
         for i, op in enumerate(program.ops):
-            cost = objective(program, i)
+            cost = own_costs(program, i, weights) + layout_costs(program, base, i)
             costs.append(cost)
             execute.append(step_ranks(cost, op.table.execute_bytes))
             states: dict[int, np.ndarray] = {}

@@ -11,22 +11,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elk_ir.errors import CapacityError
-from elk_ir.schedule.allocate import Fronts, Objective, allocate, seconds
+from elk_ir.schedule.allocate import Fronts, Weights, allocate
+from elk_ir.schedule.fill import AHEAD, place
 from elk_ir.schedule.model import (
     Clock,
     Edge,
     Load,
     Program,
     Schedule,
+    evaluate,
     execute,
-    first_place,
     issue,
     load_of,
 )
 from elk_ir.schedule.repair import repair
 
-AHEAD = 24
-"""The most operators that are preloaded ahead in a program without a loop."""
+COPIES = 3
+"""Identical layers in a row of which the middle one is kept."""
+SLACKS = (1e-6, 0.02, 0.1, 0.3)
+"""By how much of an execute the chosen number of preloads may miss the soonest end: with an empty
+queue, as the induction assumes, a preload too few costs nothing that a loop would not feel."""
 HORIZON = 72
 """Operators of which the time is compared; later ones are the same for all candidates."""
 
@@ -50,7 +54,11 @@ def _shifted(edge: Edge, k: int, count: int) -> Edge:
 
 
 def elk_dyn(
-    program: Program, *, order: Sequence[int] | None = None, objective: Objective = seconds
+    program: Program,
+    weights: Weights,
+    *,
+    order: Sequence[int] | None = None,
+    slacks: Sequence[float] = SLACKS,
 ) -> Schedule:
     """The schedule of `program`. `order`: the preloads in the order of their issue (default: that
     of the operators); in a periodic program of one period.
@@ -60,45 +68,31 @@ def elk_dyn(
     count = len(program.ops)
     if count == 0:
         return Schedule((), (), ())
-    if not program.periodic:
-        choice, reach = _induct(program, AHEAD, objective, order or range(count))
-        return repair(program, _schedule(program, choice, reach, order), objective)
-    wide = unrolled(program, 3)
-    wide_order = [k * count + j for k in range(3) for j in (order or range(count))]
-    choice, reach = _induct(wide, count - 1, objective, wide_order)
-    middle = slice(count, 2 * count)
-    reach = [r - count for r in reach[middle]]
-    return repair(program, _schedule(program, choice[middle], reach, order), objective)
-
-
-def _schedule(
-    program: Program, choice: Sequence[int], reach: Sequence[int], order: Sequence[int] | None
-) -> Schedule:
-    """From the position in the order up to which preloads are issued before each execute, to where
-    each preload is issued."""
-    count = len(program.ops)
-    ordered = list(order or range(count))
-    issued = [0] * count
-    for position, j in enumerate(ordered):
-        at = j
-        first = first_place(program, j)
-        while at > first:
-            # Before execute at - 1, were all preloads up to this one issued?
-            before = at - 1
-            shift = count if before < 0 else 0
-            if reach[before + shift] - shift < position:
-                break
-            at = before
-        issued[j] = at
-    return Schedule(tuple(choice), tuple(issued), tuple(ordered))
+    wide, copies = (unrolled(program, COPIES), COPIES) if program.periodic else (program, 1)
+    ordered = [k * count + j for k in range(copies) for j in (order or range(count))]
+    middle = copies // 2 * count
+    best: tuple[float, Schedule] | None = None
+    ahead = count - 1 if program.periodic else AHEAD
+    fronts = Fronts.of(wide, weights)
+    for slack in slacks:
+        choice, reach = _induct(wide, fronts, ahead, ordered, slack)
+        kept = slice(middle, middle + count)
+        reach = [r - middle for r in reach[kept]]
+        schedule = place(program, choice[kept], reach, list(order or range(count)))
+        schedule = repair(program, schedule, weights)
+        time = evaluate(program, schedule).time_s
+        if best is None or time < best[0]:
+            best = (time, schedule)
+    assert best is not None
+    return best[1]
 
 
 def _induct(
-    program: Program, ahead: int, objective: Objective, order: Sequence[int]
+    program: Program, fronts: Fronts, ahead: int, order: Sequence[int], slack: float
 ) -> tuple[list[int], list[int]]:
-    """(choice, reach): reach[i] is the last position of the order issued before execute i ends."""
+    """(choice, reach): reach[i] is the last position of the order issued before execute i. Of times
+    that differ by no more than `slack` (a part of an execute) the one with most preloads."""
     count, rules = len(program.ops), program.rules
-    fronts = Fronts.of(program, objective)
     choice = [int(f[0]) if f.size else 0 for f in fronts.execute]
     position = [0] * count
     for k, j in enumerate(order):
@@ -113,7 +107,7 @@ def _induct(
         least = max((position[j] for j in range(i + 1) if program.ops[j].loads), default=0)
         most = reach[i + 1] if i + 1 < count else count - 1
         most = max(least, min(most, least + ahead))
-        best: tuple[float, int, list[int]] | None = None
+        found_at: list[tuple[float, int, list[int]]] = []
         for last in range(least, most + 1):
             new = order[last]
             if last > least and (new <= i or not program.ops[new].loads):
@@ -126,11 +120,13 @@ def _induct(
             if found is None:
                 break
             time = _rest(program, found, i, waiting, reach, order)
-            if best is None or time < best[0] * (1.0 - 1e-12):
-                best = (time, last, found)
-        if best is None:
+            found_at.append((time, last, found))
+        if not found_at:
             raise does_not_fit(program, i)
-        _, reach[i], choice = best
+        # HBM is ahead when earlier operators start: the empty queue of this one does not see that.
+        alone = load_of(program, found_at[0][2], i).alone_s
+        limit = min(t for t, _, _ in found_at) + slack * alone
+        _, reach[i], choice = next(f for f in reversed(found_at) if f[0] <= limit)
         for j in order[: reach[i] + 1]:
             if j > i and program.ops[j].loads:
                 room[i] -= int(program.ops[j].table.preload_bytes[choice[j]])

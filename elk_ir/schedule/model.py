@@ -9,7 +9,7 @@ shares the ingress port with them as the chip says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,8 @@ class Op:
     resident_bytes: what tensors of others take while it runs. loads: it has preloads.
     smallest_bytes: the least execute_bytes of any plan at all, for the message when none fits.
     earliest: the first place at which its preload may be issued; -1: anywhere, and in a periodic
-    program also an iteration ahead.
+    program also an iteration ahead. phases: exchange phases of re-layouts and inserted entries,
+    each with its barriers.
     """
 
     label: str
@@ -83,6 +84,7 @@ class Op:
     resident_bytes: int = 0
     smallest_bytes: int = 0
     earliest: int = -1
+    phases: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +111,10 @@ class Load(NamedTuple):
 
     compute_s: float
     exchange_s: float
+    """Rings, distribution and reduction: they fill the ingress port."""
+    relayout_s: float
     ingress_s: float
-    """What its exchanges occupy the ingress port for; at most exchange_s."""
+    """What re-layouts occupy the ingress port for; at most relayout_s."""
     preload_s: float
     landing_s: float
     loads: bool
@@ -118,31 +122,26 @@ class Load(NamedTuple):
     @property
     def alone_s(self) -> float:
         """The time of its execute without preloads beside it."""
-        return self.compute_s + self.exchange_s
+        return self.compute_s + self.exchange_s + self.relayout_s
 
 
 def load_of(program: Program, choice: Sequence[int], i: int) -> Load:
     """Operator i under `choice`, re-layouts of its operands included."""
     op = program.ops[i]
     table, c = op.table, choice[i]
-    compute = float(table.compute_s[c])
-    exchange = ingress = float(table.exchange_s[c])
-    moved = False
+    relayout = ingress = 0.0
     for e, edge in enumerate(op.inputs):
         into = float(table.slice_s[e, c])
         out = 0.0
         if edge.producer >= 0:
             piece = program.ops[edge.producer].table.pieces[edge.result, choice[edge.producer]]
             out = float(table.spread[e, c] * piece)
-        exchange += max(into, out)
+        relayout += max(into, out)
         ingress += into
-        moved = True
-    if moved:
-        # Re-layouts of several operands join into one phase.
-        compute += program.rules.barrier_s
     return Load(
-        compute,
-        exchange,
+        float(table.compute_s[c]) + op.phases * program.rules.barrier_s,
+        float(table.exchange_s[c]),
+        relayout,
         ingress,
         float(table.preload_s[c]),
         float(table.landing_s[c]),
@@ -213,8 +212,8 @@ def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
     """Wait for operator i's preload, then run it, preloads landing meanwhile."""
     wait(clock, loads, i)
     load = loads[i]
-    compute, exchange = load.compute_s, load.exchange_s
-    whole = compute + exchange
+    compute, exchange, relayout = load.compute_s, load.exchange_s, load.relayout_s
+    whole = compute + exchange + relayout
     if whole <= 0.0:
         return
     todo = 1.0
@@ -237,15 +236,19 @@ def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
             clock.landed.add(head)
             continue
         landing = loads[head].landing_s / preload
-        x_p, x_e = 1.0, 1.0
-        if exchange > 0.0:
-            x_p, x_e = shared(rules, landing, load.ingress_s / exchange)
-        busy = exchange / x_e if exchange > 0.0 else 0.0
-        slow = compute * (1.0 + rules.steal * landing) if rules.beside_compute else compute
-        moved = busy * x_p + (slow if rules.beside_compute else 0.0)
+        busy, moved = compute * (1.0 + rules.steal * landing), 0.0
+        if rules.beside_compute:
+            moved = busy
+        else:
+            busy = compute
+        for flow, ingress in ((exchange, exchange), (relayout, load.ingress_s)):
+            if flow > 0.0:
+                x_p, x_e = shared(rules, landing, ingress / flow)
+                busy += flow / x_e
+                moved += flow / x_e * x_p
         step = moved / preload
         part = todo if step <= 0.0 else min(todo, clock.left / step)
-        clock.now += part * (busy + slow)
+        clock.now += part * busy
         todo -= part
         clock.left -= part * step
         if clock.left <= 1e-12:
@@ -332,6 +335,18 @@ def evaluate_loads(
             break
         last = duration
     return Times(duration, total.preload_s, total.execute_s)
+
+
+def queue_order(program: Program, schedule: Schedule) -> list[int]:
+    """The operators in the order in which a pass over the program issues their preloads: by the
+    absolute place of issue, then by the order."""
+    rank = {j: k for k, j in enumerate(schedule.order)}
+    return sorted(range(len(program.ops)), key=lambda j: (schedule.issue[j], rank[j]))
+
+
+def settled(program: Program, schedule: Schedule) -> Schedule:
+    """The same with the order made consistent with the places of issue."""
+    return replace(schedule, order=tuple(queue_order(program, schedule)))
 
 
 def first_place(program: Program, j: int) -> int:

@@ -21,6 +21,7 @@ from elk_ir.plan.buffers import Source
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.enumerate import PlanFront
 from elk_ir.plan.plan import Plan, Reduce
+from elk_ir.plan.sharding import Sharding
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +121,9 @@ def _table(
         for i, stat in enumerate(op.stats):
             fills[rows] += np.asarray(g.statistic(i, scatter=False)) * itemsize(stat.dtype)
         if chip.hbm is not None:
+            strides = np.asarray([Sharding(op, plans[i]).strides for i in rows]).T
             for v in loaded:
-                controller_s[rows] += _controller_bytes(g, v, chip)
+                controller_s[rows] += _controller_bytes(g, strides, v, chip)
     if chip.hbm is not None:
         egress = chip.hbm.controllers_per_chip * chip.hbm.controller_egress_bytes_per_s
         controller_s /= egress
@@ -177,12 +179,11 @@ def _batches(op: Operator, plans: Sequence[Plan]) -> list[tuple[np.ndarray, Batc
     return found
 
 
-def _controller_bytes(g: Geometry, v: int, chip: Chip) -> np.ndarray:
+def _controller_bytes(g: Geometry, strides: np.ndarray, v: int, chip: Chip) -> np.ndarray:
     """Bytes of operand v that the controllers of the busiest chip send for its preload.
 
     With multicast one copy of every block that cores of the chip hold, else all copies. A chip
-    holds consecutive cores; a grid's innermost dimensions vary fastest, so along dimension d it
-    sees min(f_d, cores / inner) coordinates, where inner is the product of the factors inside d.
+    holds consecutive cores: along dimension d they have min(f_d, cores / stride_d) coordinates.
     """
     op, batch = g.op, g.batch
     size = itemsize(op.operands[v].dtype)
@@ -193,15 +194,13 @@ def _controller_bytes(g: Geometry, v: int, chip: Chip) -> np.ndarray:
     if not chip.hbm.multicast:
         return here * piece
     dims = op.operands[v].dims
-    inner = np.ones(batch.size)
     kept, ranks = np.ones(batch.size), np.ones(batch.size)
-    for d in range(len(op.dims) - 1, -1, -1):
-        seen = np.minimum(batch.grid[d], np.maximum(1.0, here / inner))
+    for d in range(len(op.dims)):
+        seen = np.minimum(batch.grid[d], np.maximum(1.0, here / strides[d]))
         if d in dims:
             kept = kept * seen
         else:
             ranks = ranks * seen
-        inner = inner * batch.grid[d]
     pieces = prod((q for q in ratios), start=np.asarray(g.rotation(v)))
     return np.minimum(here, kept * np.minimum(ranks, pieces)) * piece
 

@@ -6,17 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elk_ir.errors import CapacityError
-from elk_ir.schedule.allocate import Fronts, Objective, next_execution, next_state, seconds
-from elk_ir.schedule.model import Program, Schedule, occupied_bytes, waiting
+from elk_ir.schedule.allocate import Fronts, Weights, next_execution, next_state
+from elk_ir.schedule.model import (
+    Program,
+    Schedule,
+    occupied_bytes,
+    queue_order,
+    settled,
+    waiting,
+)
 
 
-def repair(program: Program, schedule: Schedule, objective: Objective = seconds) -> Schedule:
+def repair(program: Program, schedule: Schedule, weights: Weights) -> Schedule:
     """`schedule` with plans moved down their fronts, and where that does not help preloads issued
     later, until every execute fits. Raises CapacityError if an operator does not fit alone."""
     capacity = program.rules.capacity_bytes
     if all(occupied_bytes(program, schedule, i) <= capacity for i in range(len(program.ops))):
         return schedule
-    fronts = Fronts.of(program, objective)
+    fronts = Fronts.of(program, weights)
     while True:
         used = [occupied_bytes(program, schedule, i) for i in range(len(program.ops))]
         worst = max(range(len(used)), key=lambda i: used[i], default=-1)
@@ -73,18 +80,6 @@ def later(program: Program, schedule: Schedule, i: int) -> Schedule | None:
     return settled(program, replace(schedule, issue=tuple(issue)))
 
 
-def queue_order(program: Program, schedule: Schedule) -> list[int]:
-    """The operators in the order in which a pass over the program issues their preloads: by the
-    absolute place of issue, then by the order."""
-    rank = {j: k for k, j in enumerate(schedule.order)}
-    return sorted(range(len(program.ops)), key=lambda j: (schedule.issue[j], rank[j]))
-
-
-def settled(program: Program, schedule: Schedule) -> Schedule:
-    """The same with the order made consistent with the places of issue."""
-    return replace(schedule, order=tuple(queue_order(program, schedule)))
-
-
 def _fail(program: Program, schedule: Schedule, i: int) -> Schedule:
     op = program.ops[i]
     own = int(op.table.execute_bytes[schedule.choice[i]])
@@ -96,25 +91,3 @@ def _fail(program: Program, schedule: Schedule, i: int) -> Schedule:
         largest=(("the operator's plan", own), ("other live tensors", op.resident_bytes)),
         hint="more cores or SRAM, a smaller batch or a shorter context would fit",
     )
-
-
-def hoist(program: Program, schedule: Schedule, movable: Sequence[int], ahead: int) -> Schedule:
-    """The preloads of `movable`, in order of their execution, issued as early as their bytes fit
-    beside everything, at most `ahead` executes early, never before an earlier preload."""
-    issue = list(schedule.issue)
-    capacity = program.rules.capacity_bytes
-    current = schedule
-    for j in sorted(movable):
-        if not program.ops[j].loads:
-            continue
-        while issue[j] > max(0, j - ahead):
-            trial = list(issue)
-            trial[j] -= 1
-            candidate = replace(current, issue=tuple(trial))
-            if occupied_bytes(program, candidate, trial[j]) > capacity:
-                break
-            before = [k for k in range(j) if program.ops[k].loads and issue[k] > trial[j]]
-            if before:
-                break
-            issue, current = trial, candidate
-    return settled(program, current)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
-from elk_ir.schedule.allocate import Fronts, Objective, seconds
+from elk_ir.schedule.allocate import Fronts, Weights
 from elk_ir.schedule.basic import Step, choose_basic
-from elk_ir.schedule.inductive import AHEAD, does_not_fit, unrolled
-from elk_ir.schedule.model import Program, Schedule, evaluate, first_place, occupied_bytes
-from elk_ir.schedule.repair import repair, settled
+from elk_ir.schedule.fill import fill
+from elk_ir.schedule.inductive import does_not_fit, unrolled
+from elk_ir.schedule.model import Program, Schedule, evaluate, first_place, settled
+from elk_ir.schedule.repair import repair
 
 SPLITS = 128
 """Sizes of the preload space that `static` tries, evenly over the capacity."""
 
 
-def basic(program: Program, *, objective: Objective = seconds) -> Schedule:
+def basic(program: Program, weights: Weights) -> Schedule:
     """The fastest plan that fits beside the next operator's preload, one execute ahead.
 
     Raises CapacityError for an operator of which no plan fits.
     """
     count = len(program.ops)
     wide = unrolled(program, 3) if program.periodic else program
-    fronts = Fronts.of(wide, objective)
+    fronts = Fronts.of(wide, weights)
     steps = [
         Step(
             op.label,
@@ -41,25 +40,23 @@ def basic(program: Program, *, objective: Objective = seconds) -> Schedule:
         max(first_place(program, i), i - 1 if choice.hoisted[start + i] else i)
         for i in range(count)
     ]
-    if not program.periodic and issue:
-        issue[0] = 0
     schedule = Schedule(choice.plans[start : start + count], tuple(issue), tuple(range(count)))
-    return repair(program, settled(program, schedule), objective)
+    return repair(program, settled(program, schedule), weights)
 
 
-def static(program: Program, *, objective: Objective = seconds) -> Schedule:
+def static(program: Program, weights: Weights) -> Schedule:
     """The best single split of the SRAM into execution and preload space: every operator takes its
     fastest plan within the first, as many preloads as fit the second are issued ahead.
 
     Raises CapacityError for an operator of which no plan fits.
     """
     capacity = program.rules.capacity_bytes
-    fronts = Fronts.of(program, objective)
+    fronts = Fronts.of(program, weights)
     best: tuple[float, Schedule] | None = None
     seen: set[Schedule] = set()
     for k in range(SPLITS):
         share = capacity * k // SPLITS
-        schedule = _split(program, fronts, capacity - share, share)
+        schedule = split(program, fronts, capacity - share, share)
         if schedule is None or schedule in seen:
             continue
         seen.add(schedule)
@@ -68,52 +65,22 @@ def static(program: Program, *, objective: Objective = seconds) -> Schedule:
             best = (time, schedule)
     if best is None:
         # No split lets the largest operator execute: it takes what it needs.
-        return basic(program, objective=objective)
-    return repair(program, best[1], objective)
+        return basic(program, weights)
+    return repair(program, best[1], weights)
 
 
-def _split(
+def split(
     program: Program, fronts: Fronts, execution_bytes: int, preload_bytes: int
 ) -> Schedule | None:
+    """The schedule of one split; None if an operator does not fit the execution space."""
     choice: list[int] = []
     for i, op in enumerate(program.ops):
         if len(op.table) == 0:
             raise does_not_fit(program, i)
-        fits = [
-            option
-            for option in fronts.execute[i]
-            if op.table.execute_bytes[option] + op.resident_bytes <= execution_bytes
-        ]
-        if not fits:
+        room = execution_bytes - op.resident_bytes
+        fits = (int(o) for o in fronts.execute[i] if op.table.execute_bytes[o] <= room)
+        option = next(fits, None)
+        if option is None:
             return None
-        choice.append(int(fits[0]))
-    return settled(program, filled(program, choice, lambda _: preload_bytes))
-
-
-def filled(program: Program, choice: Sequence[int], share: Callable[[int], int]) -> Schedule:
-    """Preloads issued in the order of their executes, each as early as those that wait beside an
-    execute stay within `share(execute)` bytes."""
-    count = len(program.ops)
-    sizes = [
-        int(op.table.preload_bytes[c]) if op.loads else 0
-        for op, c in zip(program.ops, choice, strict=True)
-    ]
-    limits = [share(i) for i in range(count)]
-    ahead = count - 1 if program.periodic else AHEAD
-    issue: list[int] = []
-    for j in range(count):
-        at, first = j, max(first_place(program, j), j - ahead)
-        # Everything up to j waits at once while the execute in front of `at` runs.
-        while at > first:
-            i = at - 1
-            if sum(sizes[k % count] for k in range(i + 1, j + 1)) > limits[i % count]:
-                break
-            at = i
-        issue.append(at)
-    return Schedule(tuple(choice), tuple(issue), tuple(range(count)))
-
-
-def fits(program: Program, schedule: Schedule) -> bool:
-    """Whether every execute of a schedule fits."""
-    capacity = program.rules.capacity_bytes
-    return all(occupied_bytes(program, schedule, i) <= capacity for i in range(len(program.ops)))
+        choice.append(option)
+    return fill(program, choice, limits=[preload_bytes] * len(program.ops))
