@@ -193,7 +193,7 @@ def drop_dims(domain: Domain, gone: set[int]) -> Domain:
     return _rewritten(domain, tuple(domain.dims[d] for d in kept), assign)
 
 
-def merge_pair(domain: Domain, pinned: frozenset[int]) -> tuple[int, int] | None:
+def merge_pair(domain: Domain) -> tuple[int, int] | None:
     """A pair (outer, inner) that occurs only together, as one radix, in every map; None without."""
     partner: dict[int, int | None] = {}
     for axes in (*domain.operands, *domain.results):
@@ -208,7 +208,7 @@ def merge_pair(domain: Domain, pinned: frozenset[int]) -> tuple[int, int] | None
                 if partner.setdefault(d, outer) != outer:
                     partner[d] = None
     for inner, outer in partner.items():
-        if outer is None or inner in pinned or outer in pinned:
+        if outer is None:
             continue
         if domain.dims[inner].kind is domain.dims[outer].kind and _together(domain, outer, inner):
             return outer, inner

@@ -7,6 +7,7 @@ global. Keys and values that only leave (a prefill) become a state that is empty
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -282,7 +283,5 @@ def replace_uses_except(value: SSAValue, new: SSAValue, kept: Operation) -> None
 
 
 def _symbol(name: str) -> str:
-    import re
-
     symbol = re.sub(r"[^0-9A-Za-z_.$]", "_", name)
     return symbol if symbol[:1].isalpha() or symbol[:1] == "_" else f"state_{symbol}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, TensorType
 from xdsl.dialects.func import FuncOp
@@ -266,35 +267,28 @@ def simplified_domain(op: StructuredOp, domain: Domain) -> tuple[Domain, int | N
     """`domain` of `op` without dimensions of one point and with radix pairs merged.
 
     The second value is the new position of a concat's dimension."""
-    dim = op.dim.value.data if isinstance(op, ConcatOp) else None
-    if dim is None and (known := _SIMPLIFIED.get((type(op), domain))) is not None:
-        return known, None
-    before = domain
-    keep_reductions = not isinstance(op, MapOp | ContractOp | ReduceOp)
+    if not isinstance(op, ConcatOp):
+        return _simplified(type(op), domain), None
+    dim = op.dim.value.data
+    gone = {i for i, d in enumerate(domain.dims) if d.extent == 1 and i != dim}
+    return drop_dims(domain, gone), dim - sum(i < dim for i in gone)
+
+
+@lru_cache(maxsize=4096)
+def _simplified(kind: type[StructuredOp], domain: Domain) -> Domain:
+    # Softmax and the others need a dimension to run over, be it one point.
+    droppable = issubclass(kind, MapOp | ContractOp | ReduceOp)
     gone = {
         i
         for i, d in enumerate(domain.dims)
-        if d.extent == 1 and i != dim and not (keep_reductions and d.kind is DimKind.REDUCTION)
+        if d.extent == 1 and (droppable or d.kind is not DimKind.REDUCTION)
     }
-    if isinstance(op, SoftmaxOp | NormalizeOp) and gone:
-        reductions = [i for i, d in enumerate(domain.dims) if d.kind is DimKind.REDUCTION]
-        gone -= set(reductions)
     if gone:
         domain = drop_dims(domain, gone)
-        if dim is not None:
-            dim -= sum(g < dim for g in gone)
-    pinned = pinned_dims(op) if dim is None else frozenset({dim})
-    if not isinstance(op, ConcatOp | AttentionOp | GatherOp):
-        while (pair := merge_pair(domain, pinned)) is not None:
+    if not issubclass(kind, AttentionOp | GatherOp):
+        while (pair := merge_pair(domain)) is not None:
             domain = merge_dims(domain, *pair)
-    if dim is None:
-        if len(_SIMPLIFIED) > 4096:
-            _SIMPLIFIED.clear()
-        _SIMPLIFIED[type(op), before] = domain
-    return domain, dim
-
-
-_SIMPLIFIED: dict[tuple[type, Domain], Domain] = {}
+    return domain
 
 
 # ---------------------------------------------------------------------- expressions
