@@ -2,17 +2,17 @@
 
 A fixed program (`program_bounds`), by what each argument needs:
 
-* hbm, network, compute, preload, execute: one resource, or the serial queue of preloads, or the
-  serial cores, each busy for what the program asks of it.
-* contention: with C the time of the cores outside exchange flows, E and P what exchanges and
-  preloads occupy one resource (a port or a link) for, t_j the time of preload j alone. Let y_j be
+* hbm, network, compute, sram_port: one resource is busy for what the program asks of it.
+* preload, execute: the queue of transfers and the cores are serial.
+* contention: with C the time of the cores outside exchange flows, E and P_j what exchanges and
+  preload j occupy one resource (a port or a link) for, t_j the time of preload j alone. Let y_j be
   the part of preload j that moves while an exchange flows, X the time in which one does. Then
-  X >= E + Σ y_j P_j and X >= Σ y_j t_j on that resource; T >= C + X, and since preloads move
-  one at a time, T >= X + Σ (1 - y_j) t_j. Adding (1 - g) and g of these, and a and b <= 1 - a of
-  those,  T >= (1 - g) C + a E + Σ t_j · min(g, b + a P_j / t_j)  for the worst y_j. Any
+  X >= E + sum y_j P_j and X >= sum y_j t_j; T >= C + X; and since preloads move one at a time,
+  T >= X + sum (1 - y_j) t_j. Adding (1 - g) and g of these, and a and 1 - a of those,
+  T >= (1 - g) C + a E + sum t_j min(g, 1 - a + a P_j / t_j), for the worst y_j. Any
   0 <= g <= 1, 0 <= a <= 1 is valid; the best of a grid is taken.
 
-`plan_bound` takes the same families with a minimum over plans inside the sum: a bound on every
+`plan_bound` has the same families with a minimum over plans inside the sum: a bound on every
 schedule of operators whose plans are still open (docs/simulator.md).
 """
 
@@ -49,7 +49,7 @@ def program_bounds(timeline: Timeline, machine: Machine) -> dict[str, float]:
     """Every bound of a program on a machine, by name, in seconds."""
     chip = machine.resources.chip
     size = machine.resources.size
-    exchanged, loaded = np.zeros(size), np.zeros(size)
+    exchanged, loaded, ported = np.zeros(size), np.zeros(size), np.zeros(chip.cores)
     transfers: dict[int, list[float]] = {}
     coflows = {}
     exchange_s = compute_s = other_s = preload_s = 0.0
@@ -57,6 +57,8 @@ def program_bounds(timeline: Timeline, machine: Machine) -> dict[str, float]:
     for leaf, times in leaves(timeline.events):
         if isinstance(leaf, Compute):
             compute_s += times * leaf.cycles.maximum / chip.clock_hz
+            moved = leaf.sram_bytes.values / chip.local_bytes_per_cycle
+            ported += (times / chip.clock_hz) * np.minimum(moved, leaf.cycles.values)
             flops[leaf.dtype] = flops.get(leaf.dtype, 0.0) + 2.0 * times * leaf.macs
         elif isinstance(leaf, Exchange):
             coflow = machine.coflow(leaf)
@@ -78,13 +80,17 @@ def program_bounds(timeline: Timeline, machine: Machine) -> dict[str, float]:
     total = exchanged + loaded
     if chip.network.preload_network == "separate":
         total = np.maximum(exchanged, loaded)
-    bounds = {
+    bounds: dict[str, float] = {
         "hbm": float(loaded[slices["hbm"]].max(initial=0.0)),
         "compute": _peak_compute_s(chip, flops),
         "network": float(total[: slices["controller"].start].max(initial=0.0)),
         "preload": preload_s,
         "execute": max(compute_s, exchange_s) if overlaps else compute_s + exchange_s + other_s,
     }
+    if chip.port_sharing == "shared":
+        # Compute at phi beside rho takes max(1, phi + rho): its port never does more than it can.
+        port = ported + total[slices["sram"]]
+        bounds["sram_port"] = float(port.max(initial=0.0))
     separate = chip.network.preload_network == "separate"
     if not overlaps and not separate and preload_s > 0 and exchange_s > 0:
         bounds["contention"] = _contention(
@@ -129,130 +135,136 @@ def _contention(
     return best
 
 
+def steady_bounds(timeline: Timeline, machine: Machine) -> dict[str, float]:
+    """Bounds of one iteration of the program's longest loop over operators in its steady state, in
+    which what is issued in one iteration and used in the next costs each iteration once. Empty for
+    a program without such a loop."""
+    loop = longest_loop(timeline)
+    if loop is None:
+        return {}
+    return program_bounds(Timeline(timeline.cores, loop.events), machine)
+
+
+def longest_loop(timeline: Timeline) -> Repeat | None:
+    """The outermost loop over operators with most iterations."""
+    loops = [
+        event
+        for event in timeline.events
+        if isinstance(event, Repeat) and any(isinstance(e, Operator) for e in event.events)
+    ]
+    return max(loops, key=lambda loop: loop.count, default=None)
+
+
 # ---------------------------------------------------------------------- over plans
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The plans of one operator, as seconds and seconds of a port on a core that all plans use
-    fully (core 0 holds a full tile in each): arrays of equal length. `times` it runs."""
+    """The plans of one operator as seconds, in arrays of equal length (or one number for all).
+
+    Ports are those of one core that every plan uses fully: core 0 holds a full tile in each.
+    preload_s: its transfers alone, one after another, each the larger of HBM and ingress.
+    compute_s: compute, barriers and latencies, the cores' time outside exchange flows.
+    exchange_s, landing_s: what exchanges and preloads occupy the ingress port for.
+    egress_s, sram_s: what exchanges occupy the egress port for; the SRAM port's time (0 is valid).
+    single: whether at most one tensor is preloaded. times: how often the operator runs.
+    """
 
     preload_s: np.ndarray
-    """Alone: the larger of HBM time and ingress."""
     compute_s: np.ndarray
-    """Compute, barriers and latencies: the cores' time outside exchange flows."""
     exchange_s: np.ndarray
-    """What exchanges occupy the ingress port for."""
     landing_s: np.ndarray
-    """What the preload occupies the ingress port for."""
-    sram_s: np.ndarray
-    """What compute keeps the SRAM port busy for; zeros are always right."""
+    egress_s: np.ndarray | float = 0.0
+    sram_s: np.ndarray | float = 0.0
+    single: bool = False
     times: int = 1
 
 
-def choices(front: PlanFront, chip: Chip, times: int = 1) -> Choices:
-    """The choices of a plan front on a chip. Plans on a mesh, or of machines with overheads, take
-    longer than what is counted here, so the bound holds there, too."""
+def choices(front: PlanFront, chip: Chip, *, single: bool = False, times: int = 1) -> Choices:
+    """The choices of a plan front on a chip. `single`: the operator preloads one tensor."""
     net = chip.network
     landing = front.preload_bytes / net.port_in_bytes_per_s
     hbm = front.hbm_bytes / chip.hbm_bytes_per_s if chip.hbm_bytes_per_s else 0.0
-    exchange = front.exchange_bytes / net.port_in_bytes_per_s
     if chip.hbm is None:
         landing = np.zeros(len(front))
+    exchange = front.exchange_bytes * net.exchange_overhead_factor / net.port_in_bytes_per_s
     return Choices(
-        np.maximum(landing, hbm),
-        front.compute_cycles / chip.clock_hz,
-        exchange * net.exchange_overhead_factor,
-        landing,
-        np.zeros(len(front)),
-        times,
+        preload_s=np.maximum(landing, hbm),
+        compute_s=front.compute_cycles / chip.clock_hz,
+        exchange_s=exchange,
+        landing_s=landing,
+        single=single,
+        times=times,
     )
 
 
 def plan_bound(operators: Sequence[Choices], *, overlaps: bool = False) -> float:
-    """The best lower bound over weights, in seconds, on any schedule of `operators`, whichever
-    plan each of them takes. `overlaps`: cores compute while they exchange."""
+    """The best lower bound over a grid of weights, in seconds, on any schedule of `operators`,
+    whichever plan each of them takes. `overlaps`: the chip computes while it exchanges.
+
+    In the second family an operator with several preloads may move those during exchanges that
+    need least of the port, so of its sum only the chord between its extremes is proven:
+    sum t_j h(P_j / t_j) >= t h(0) + P (h(1) - h(0)) for the concave h(r) = min(g, 1 - a + a r).
+    """
     steps = np.linspace(0.0, 1.0, 11)
-    best = 0.0
-    # First family: λ over preload, execute, ingress and SRAM-port time.
-    for l1 in steps:
-        for l2 in steps[steps <= 1.0 - l1 + 1e-12]:
-            for l3 in steps[steps <= 1.0 - l1 - l2 + 1e-12]:
-                l4 = max(0.0, 1.0 - l1 - l2 - l3)
-                total = 0.0
-                for c in operators:
-                    execute = (
-                        np.maximum(c.compute_s, c.exchange_s)
-                        if overlaps
-                        else c.compute_s + c.exchange_s
-                    )
-                    value = (
-                        l1 * c.preload_s
-                        + l2 * execute
-                        + l3 * (c.landing_s + c.exchange_s)
-                        + l4 * c.sram_s
-                    )
-                    total += c.times * float(value.min())
-                best = max(best, total)
+    first = np.stack(np.meshgrid(steps, steps, steps, steps, indexing="ij"), -1).reshape(-1, 4)
+    first = first[first.sum(axis=1) <= 1.0 + 1e-9]
+    weights = np.concatenate([first, 1.0 - first.sum(axis=1, keepdims=True)], axis=1)
+    total = np.zeros(len(weights))
+    for c in operators:
+        apart = c.compute_s + c.exchange_s
+        execute = np.maximum(c.compute_s, c.exchange_s) if overlaps else apart
+        parts = (c.preload_s, execute, c.landing_s + c.exchange_s, c.egress_s, c.sram_s)
+        table = np.stack(np.broadcast_arrays(*parts))
+        total += c.times * (weights @ table).min(axis=1)
+    best = float(total.max())
     if overlaps:
         return best
-    # Second family: weights g and a (b = 1 - a).
     for g in steps:
         for a in steps:
-            total = 0.0
+            low, high = min(g, 1.0 - a), g
+            value = 0.0
             for c in operators:
-                held = np.minimum(g * c.preload_s, (1.0 - a) * c.preload_s + a * c.landing_s)
-                value = (1.0 - g) * c.compute_s + a * c.exchange_s + held
-                total += c.times * float(value.min())
-            best = max(best, total)
+                if c.single:
+                    held = np.minimum(g * c.preload_s, (1.0 - a) * c.preload_s + a * c.landing_s)
+                else:
+                    held = low * c.preload_s + (high - low) * c.landing_s
+                plan = (1.0 - g) * c.compute_s + a * c.exchange_s + held
+                value += c.times * float(np.min(plan))
+            best = max(best, value)
     return best
 
 
 def operator_choices(timeline: Timeline, machine: Machine) -> list[Choices]:
-    """The actual plan of every operator of a program as its only choice. Preloads count with the
-    operator that they precede in program order, since only their sum matters."""
+    """A program's own plans, each as the only choice, and each transfer on its own."""
     chip = machine.resources.chip
+    none = np.zeros(1)
+    out = machine.resources.slices["port_out"].start
     found: list[Choices] = []
-    pending = [0.0, 0.0]
 
     def visit(events: Sequence[Event], times: int) -> None:
         for event in events:
             if isinstance(event, Repeat):
-                flush(times)
                 visit(event.events, times * event.count)
-                flush(times * event.count)
             elif isinstance(event, Preload | Store):
                 coflow = machine.coflow(event)
-                pending[0] += coflow.alone_s
-                pending[1] += float(coflow.seconds[0])
+                alone, landing = np.asarray([coflow.alone_s]), coflow.seconds[:1]
+                found.append(Choices(alone, none, none, landing, single=True, times=times))
             elif isinstance(event, Operator):
-                compute = exchange = 0.0
-                for leaf, n in leaves(event.events):
-                    if isinstance(leaf, Compute):
-                        compute += n * leaf.cycles.maximum / chip.clock_hz
-                    elif isinstance(leaf, Exchange) and leaf.traffic.total_bytes:
-                        coflow = machine.coflow(leaf)
-                        exchange += n * float(coflow.seconds[0])
-                        compute += n * (2.0 * chip.sync_s + coflow.latency_s)
-                add(compute, exchange, times)
+                found.append(execute(event, times))
 
-    def add(compute: float, exchange: float, times: int) -> None:
-        found.append(
-            Choices(
-                np.asarray([pending[0]]),
-                np.asarray([compute]),
-                np.asarray([exchange]),
-                np.asarray([pending[1]]),
-                np.zeros(1),
-                times,
-            )
-        )
-        pending[:] = [0.0, 0.0]
-
-    def flush(times: int) -> None:
-        if pending[0] > 0.0:
-            add(0.0, 0.0, times)
+    def execute(event: Operator, times: int) -> Choices:
+        compute = exchange = egress = 0.0
+        for leaf, n in leaves(event.events):
+            if isinstance(leaf, Compute):
+                compute += n * leaf.cycles.maximum / chip.clock_hz
+            elif isinstance(leaf, Exchange) and leaf.traffic.total_bytes:
+                coflow = machine.coflow(leaf)
+                exchange += n * float(coflow.seconds[0])
+                egress += n * float(coflow.seconds[out])
+                compute += n * (2.0 * chip.sync_s + coflow.latency_s)
+        cores, flows = np.asarray([compute]), np.asarray([exchange])
+        return Choices(none, cores, flows, none, egress, times=times)
 
     visit(timeline.events, 1)
-    flush(1)
     return found

@@ -51,7 +51,8 @@ class SimResult:
 
     Utilisations are averages over the run. `bytes_by_resource`: hbm, network (once a link on a
     mesh), exchange (between cores), landing (preloads into cores), chip_link. `bounds_s`: every
-    lower bound that was checked; none exceeds `time_s`.
+    lower bound that was checked; none exceeds `time_s`. Of the longest loop: the time of the
+    iteration that repeats (0 where none does) and the largest bound on it.
     """
 
     chip: str
@@ -67,6 +68,8 @@ class SimResult:
     bounds_s: dict[str, float]
     compute_s: float
     sync_s: float
+    steady_iteration_s: float
+    steady_lower_bound_s: float
     frame: Frame = field(repr=False, compare=False)
 
     @property
@@ -112,6 +115,8 @@ class SimResult:
             "time_s": self.time_s,
             "lower_bound_s": self.lower_bound_s,
             "bounds_s": self.bounds_s,
+            "steady_iteration_s": self.steady_iteration_s,
+            "steady_lower_bound_s": self.steady_lower_bound_s,
             "breakdown_s": self.breakdown.to_json(),
             "hbm_utilization": self.hbm_utilization,
             "network_utilization": self.network_utilization,

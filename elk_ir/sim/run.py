@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from elk_ir.chips.chip import Chip
 from elk_ir.errors import ElkError
-from elk_ir.sim.bounds import program_bounds
+from elk_ir.sim.bounds import longest_loop, program_bounds, steady_bounds
 from elk_ir.sim.engine import Engine, Machine, machine_of
+from elk_ir.sim.record import Frame
 from elk_ir.sim.result import Breakdown, SimResult
 from elk_ir.sim.timeline import Compute, Exchange, Preload, Store, Timeline, leaves
 
@@ -50,8 +51,20 @@ def simulate(timeline: Timeline, chip: Chip) -> SimResult:
         bounds_s=bounds,
         compute_s=totals.compute_s,
         sync_s=totals.sync_s,
+        steady_iteration_s=_steady_iteration(timeline, frame),
+        steady_lower_bound_s=max(steady_bounds(timeline, machine).values(), default=0.0),
         frame=frame,
     )
+
+
+def _steady_iteration(timeline: Timeline, frame: Frame) -> float:
+    """The last full repetition of the longest loop over operators; 0 without one."""
+    loop = longest_loop(timeline)
+    repeated = [(count, period) for _, count, period, _ in frame.inner]
+    if loop is None or not repeated:
+        return 0.0
+    count, period = max(repeated)
+    return period if count > 1 else 0.0
 
 
 def _static(timeline: Timeline, machine: Machine) -> tuple[dict[str, float], float]:

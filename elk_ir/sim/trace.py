@@ -33,6 +33,8 @@ def trace_events(result: SimResult, *, program: str = "program") -> list[dict[st
             args: dict[str, Any] = {"bounded_by": s.detail} if s.detail else {}
             if s.node and s.node != s.name:
                 args["program"] = s.name
+            begin = round((start + s.start_s) * _MICROSECONDS, 6)
+            end = round((start + s.end_s) * _MICROSECONDS, 6)
             slices.append(
                 {
                     "ph": "X",
@@ -40,13 +42,14 @@ def trace_events(result: SimResult, *, program: str = "program") -> list[dict[st
                     "cat": s.track,
                     "pid": 1,
                     "tid": _ROWS[s.track],
-                    "ts": (start + s.start_s) * _MICROSECONDS,
-                    "dur": (s.end_s - s.start_s) * _MICROSECONDS,
+                    "ts": begin,
+                    "dur": round(end - begin, 6),
                     "args": args,
                 }
             )
-    # Longer ones first where two begin together: viewers nest by containment.
-    slices.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"]))
+    # Viewers nest by containment: longer ones first where two begin together, and an operator
+    # (whose category is `execute` and which has a bound) in front of its only phase.
+    slices.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"], not e["args"]))
     events += slices
     usage = result.usage(COUNTER_BINS)
     rows = (
