@@ -90,13 +90,7 @@ class _Checker:
         self.vars: dict[str, _Var] = {}
         self.codelets: dict[str, Operator] = {}
         self.program: ipu.ProgramOp | None = None
-        taken: set[str] = set()
         for op in module.body.block.ops:
-            if isinstance(op, ipu.RemoteOp | ipu.VarOp | ipu.CodeletOp | ipu.ProgramOp):
-                name = op.sym_name.data
-                if name in taken:
-                    self.fail(op, f"two symbols are called @{name}")
-                taken.add(name)
             if isinstance(op, ipu.RemoteOp):
                 self.remotes[op.sym_name.data] = op
             elif isinstance(op, ipu.VarOp):

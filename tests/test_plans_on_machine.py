@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import Weights, check_both_landings, lower, planned, program, random_array, run
+from helpers import (
+    Weights,
+    check_both_landings,
+    lower,
+    parse,
+    planned,
+    program,
+    random_array,
+    run,
+    run_passes,
+)
 from xdsl.dialects.builtin import ModuleOp
 
 from elk_ir.dialects import ipu
@@ -168,3 +179,19 @@ def test_one_execute_per_operator_whatever_the_grid() -> None:
     }
     assert len(counts) == 1
     assert sum(isinstance(o, ExecuteOp) for o in planned(program("slice")).walk()) == 3
+
+
+def test_golden_slice_gives_the_right_numbers() -> None:
+    """The program whose IR lit_tests/pipelines/golden_slice.mlir shows, from its own RUN line."""
+    path = Path(__file__).parent.parent / "lit_tests" / "pipelines" / "golden_slice.mlir"
+    text = path.read_text()
+    line = next(x for x in text.splitlines() if "RUN:" in x and "ipu-verify-program" in x)
+    module = run_passes(parse(text), line.split("'")[1])
+    weights = Weights()
+    for op in module.walk():
+        if isinstance(op, ipu.RemoteOp) and op.value is not None:
+            weights(op)
+    h = random_array(np.random.default_rng(0), (2, 64), "float32")
+    n = h / np.sqrt((h**2).mean(-1, keepdims=True) + 1e-5) * weights.values["g"]
+    expected = n @ weights.values["wq"] @ weights.values["wo"]
+    check_both_landings(module, {"h": h}, {"y": expected}, weights)

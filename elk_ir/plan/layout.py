@@ -96,10 +96,10 @@ class Layout:
     def held(self) -> np.ndarray:
         """Which blocks have elements: bool (cores, slots…). A tensor without axes has one element
         on every core that the guard lets hold it."""
-        held = (self.bounds[..., 1] > self.bounds[..., 0]).all(axis=-1)
+        held = np.asarray((self.bounds[..., 1] > self.bounds[..., 0]).all(axis=-1))
         if self.guard is not None:
             core = np.arange(self.cores).reshape(-1, *[1] * len(self.axes))
-            held = held & (self.guard.evaluate(c=core, s=0) == 0)
+            held = np.asarray(held & (self.guard.evaluate(c=core, s=0) == 0))
         return held
 
     @cached_property

@@ -65,7 +65,7 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
 // -----
 
 // Symbols are unique.
-// CHECK: two symbols are called @a
+// CHECK: Redefinition of symbol "a"
 module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}}>} {
   ipu.remote input @x : tensor<4xf32> {inputs = ["x"]}
   ipu.remote output @y : tensor<4xf32> {outputs = ["y"]}
