@@ -10,6 +10,6 @@ PIPELINES: dict[str, str] = {
     "te-pipeline": (
         "te-canonicalize{simplify=false},te-make-state,te-roll-layers,te-canonicalize,"
         "te-fuse-normalize,te-fuse-attention,te-fold-views,te-fuse-concat,te-fuse-elementwise,"
-        "te-fold-views,te-canonicalize"
+        "te-fold-views,te-canonicalize,te-mask-state"
     ),
 }

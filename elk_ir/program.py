@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from elk_ir.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from elk_ir.chips import Chip
-    from elk_ir.targets.ipu.interpreter import Landing
+    from elk_ir.targets.ipu.interpreter import Interpreter, Landing
+
+EMITTERS = {"ipu": ("poplar-cpp", "program.cpp")}
+"""What is written of a target besides its IR: a registered emitter and the file's name."""
 
 PROGRAM_FILE = "program.mlir"
 TARGET_FILE = "target.mlir"
@@ -98,20 +102,31 @@ class Program:
         arrive as early or as late as allowed: the result is the same. Raises ElkError for wrong
         inputs, missing weights, and programs that break a rule of the machine.
         """
+        taken = check_inputs(inputs, self.signature.inputs)
+        machine = self.interpreter(random_weights=random_weights, landing=landing)
+        return shaped_outputs(machine.run(taken), self.signature)
+
+    def interpreter(
+        self,
+        *,
+        random_weights: int | None = None,
+        landing: Landing = "late",
+        filled: Mapping[str, int] | None = None,
+    ) -> Interpreter:
+        """A virtual machine that is about to run the program (`filled`: as it takes it)."""
         from elk_ir.targets.ipu.interpreter import Interpreter
 
-        taken = check_inputs(inputs, self.signature.inputs)
         weights = self._weights
         if random_weights is not None:
             weights = weights.with_seed(random_weights)
-        machine = Interpreter(
+        return Interpreter(
             self.target,
             lambda remote: weights.load(remote.value),
             cores=self.chip.cores,
             sram_bytes=self.chip.usable_sram_per_core_bytes,
             landing=landing,
+            filled=filled,
         )
-        return shaped_outputs(machine.run(taken), self.signature)
 
     def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """`run` with the inputs as keywords."""
@@ -120,18 +135,30 @@ class Program:
     # ------------------------------------------------------------------ files
 
     def save(self, folder: Path | str) -> Path:
-        """Write `program.mlir`, `target.mlir` and `report.json` into a folder; returns it.
+        """Write `program.mlir`, `target.mlir`, the emitted text and `report.json` into a folder;
+        returns it.
 
         The files appear complete or not at all. Weights are not copied: `weights_dir` in the report
-        leads from the folder to the model's. Raises ElkError when it cannot be written.
+        leads from the folder to the model's. A program that the emitter can't express is written
+        without its text, and the report's `emit_failure` says why. Raises ElkError when the folder
+        cannot be written.
         """
         folder = Path(folder)
-        report = {**self.report, "weights_dir": self._weights_dir(folder)}
         files = {
             PROGRAM_FILE: self.mlir("icca"),
             TARGET_FILE: self.mlir(self.target_name),
-            REPORT_FILE: json.dumps(report, indent=2, allow_nan=False) + "\n",
         }
+        failure = None
+        try:
+            files |= self.emitted()
+        except ElkError as error:
+            failure = str(error)
+        report = {
+            **self.report,
+            "emit_failure": failure,
+            "weights_dir": self._weights_dir(folder),
+        }
+        files[REPORT_FILE] = json.dumps(report, indent=2, allow_nan=False) + "\n"
         temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -147,6 +174,25 @@ class Program:
                 if path.parent.is_dir():
                     path.unlink(missing_ok=True)
         return folder
+
+    def emitted(self) -> dict[str, str]:
+        """The target as text for its own tools, by file name; empty if it has no emitter.
+
+        Raises ElkError for a program that the emitter can't express.
+        """
+        from xdsl.utils.exceptions import DiagnosticException
+
+        from elk_ir.universe import ELK_UNIVERSE
+
+        name, file = EMITTERS.get(self.target_name, ("", ""))
+        if name not in ELK_UNIVERSE.all_targets:
+            return {}
+        stream = StringIO()
+        try:
+            ELK_UNIVERSE.all_targets[name]()().emit(context(), self.target, stream)
+        except DiagnosticException as error:
+            raise ElkError(str(error), where=name) from None
+        return {file: stream.getvalue()}
 
     def _weights_dir(self, folder: Path) -> str | None:
         """The way from `folder` to the model's folder, None if the model was in memory."""
@@ -174,6 +220,7 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
         signature = signature_from_report(report)
         target_name, name = str(report["target"]), str(report["model"])
         relative = report.pop("weights_dir", None)
+        report.pop("emit_failure", None)
     except (KeyError, TypeError, ValueError) as error:
         raise ElkError(
             f"this is no report of a compiled program ({type(error).__name__}: {error})",

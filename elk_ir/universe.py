@@ -38,12 +38,16 @@ PASSES: dict[str, str] = {
     "te-fuse-elementwise": "elk_ir.passes.te_fuse_elementwise:TeFuseElementwisePass",
     "te-fuse-normalize": "elk_ir.passes.te_fuse_normalize:TeFuseNormalizePass",
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
+    "te-mask-state": "elk_ir.passes.te_mask_state:TeMaskStatePass",
     "te-merge-products": "elk_ir.passes.te_merge_products:TeMergeProductsPass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
     "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
 }
 
-TARGETS: dict[str, str] = {}
+TARGETS: dict[str, str] = {
+    "device-program": "elk_ir.targets.ipu.device_program:DeviceProgramTarget",
+    "poplar-cpp": "elk_ir.targets.ipu.poplar_cpp:PoplarCppTarget",
+}
 
 # The key of a frontend is the extension of the files it reads.
 FRONTENDS: dict[str, str] = {

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import auto
 
-from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import (
+    BoolAttr,
+    FlatSymbolRefAttrConstr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    i64,
+)
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import irdl_attr_definition, irdl_op_definition, opt_prop_def, prop_def
@@ -285,12 +293,17 @@ class NormalizeOp(StructuredOp):
 @irdl_op_definition
 class AttentionOp(StructuredOp):
     """softmax(scale · Q Kᵀ, soft-capped, + mask) V. One reduction dimension (KV); the head
-    dimensions are local. Operands: query, key, value, and the mask if there is one."""
+    dimensions are local. Operands: query, key, value, and the mask if there is one.
+
+    `state` names the state whose filled entries the KV dimension runs over: while it is not full,
+    the positions in front of them count as masked.
+    """
 
     name = "te.attention"
     scale = prop_def(FloatAttr)
     softcap = opt_prop_def(FloatAttr)
     epilogue = opt_prop_def(BodyAttr)
+    state = opt_prop_def(FlatSymbolRefAttrConstr)
 
     def build_operator(
         self, dims: tuple[Dim, ...], operands: list[Access], results: list[Access]
@@ -315,6 +328,8 @@ class AttentionOp(StructuredOp):
         params: list[tuple[str, object]] = [("scale", self.scale.value.data)]
         if self.softcap is not None:
             params.append(("softcap", self.softcap.value.data))
+        if self.state is not None:
+            params.append(("state", self.state.root_reference.data))
         head = 1
         for d in operands[0].dims & operands[1].dims - operands[2].dims:
             head *= dims[d].extent if dims[d].kind is DimKind.LOCAL else 1

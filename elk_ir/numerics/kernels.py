@@ -240,7 +240,8 @@ class AttentionKernel:
                 scores = np.where(mask, scores, -np.inf).astype(scores.dtype)
             else:
                 scores = scores + mask.astype(scores.dtype)
-        inside = tile.inside(kv).reshape(tile.cores, *[1] * len(top_stat.dims), -1)
+        inside = tile.inside(kv) & (tile.index(kv) >= tile.hidden)
+        inside = inside.reshape(tile.cores, *[1] * len(top_stat.dims), -1)
         scores = np.where(inside, np.broadcast_to(scores, shape), -np.inf).astype(scores.dtype)
         top = scores.max(axis=-1)
         weights = _rescale(scores, top[..., None]).astype(scores.dtype)

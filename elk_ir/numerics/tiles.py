@@ -24,12 +24,15 @@ from elk_ir.plan.domain import Access, Operator, Phase
 @dataclass(frozen=True)
 class Tile:
     """The iteration box of each core: `size` points a dimension (uniform), starting at
-    `origin[:, d]`, of which `valid[:, d]` points lie inside the operator's domain and tile."""
+    `origin[:, d]`, of which `valid[:, d]` points lie inside the operator's domain and tile.
+
+    hidden: indices below it along the KV dimension of an attention are not filled yet."""
 
     op: Operator
     size: tuple[int, ...]
     origin: np.ndarray
     valid: np.ndarray
+    hidden: int = 0
 
     @property
     def cores(self) -> int:

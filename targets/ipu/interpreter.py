@@ -10,7 +10,7 @@ program gives the same result either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -60,6 +60,9 @@ class Interpreter:
 
     load: gives the value of a weight, of the stacked shape where it has a stack.
     landing: whether copies take effect when they start or only when they are waited for.
+    filled: entries of each state (by symbol) that are filled when the run starts, if fewer than
+    the program has room for. The filled part then lies at the end of the window that the program
+    reads: what is in front of it reads as zero, and attention masks it.
     """
 
     def __init__(
@@ -70,8 +73,11 @@ class Interpreter:
         cores: int,
         sram_bytes: int,
         landing: Landing = "late",
+        filled: Mapping[str, int] | None = None,
     ):
         self.load, self.landing = load, landing
+        self.filled: dict[str, int] = dict(filled or {})
+        self.appended: dict[str, int] = {}
         self.counters = Counters()
         self.remotes: dict[str, ipu.RemoteOp] = {}
         self.codelets: dict[str, Operator] = {}
@@ -118,13 +124,45 @@ class Interpreter:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The graph's outputs by name. Raises ElkError for wrong inputs, TrapError for a program
         that breaks the machine's rules."""
-        assert self.program is not None
+        self.fill(inputs)
+        self.execute()
+        return self.outputs()
+
+    def fill(self, inputs: Mapping[str, np.ndarray], *, again: bool = False) -> None:
+        """Put weights, states and inputs into HBM; `again`: inputs only, the rest stays."""
         for name, op in self.remotes.items():
-            self.hbm[name] = self._fill(op, inputs)
+            state = op.axis is not None and op.length is not None
+            if state and op.length is not None:
+                self.filled.setdefault(name, op.length.value.data)
+            if not again or op.kind.data is HbmKind.INPUT:
+                self.hbm[name] = self._fill(op, inputs)
+
+    def execute(self) -> None:
+        """Run the program once on what is in HBM; states grow by what it appends."""
+        assert self.program is not None
+        for name, extra in self.appended.items():
+            self.filled[name] += extra
+        self.appended = {}
+        for name, count in self.filled.items():
+            room = self._length(name)
+            if count > room:
+                raise ElkError(
+                    f"state @{name} holds {count} entries, the program reads at most {room}",
+                    hint="compile with a larger --kv-capacity",
+                )
         self._block(self.program.body.block)
         for transfer in list(self.queue):
             self._flush(transfer)
-        return self._outputs()
+
+    def _length(self, state: str) -> int:
+        """Entries of a state that the program reads at most."""
+        length = self.remotes[state].length
+        assert length is not None
+        return length.value.data
+
+    def _hidden(self, state: str) -> int:
+        """Entries in front of the filled ones in the window of a state."""
+        return self._length(state) - self.filled[state]
 
     def _fill(self, op: ipu.RemoteOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         shape, dtype = shape_dtype(op.type)
@@ -142,7 +180,7 @@ class Interpreter:
             value = np.asarray(inputs[name])
             wanted = list(shape)
             if op.axis is not None and op.length is not None:
-                wanted[op.axis.value.data] = op.length.value.data
+                wanted[op.axis.value.data] = self.filled[op.sym_name.data]
             if value.shape != tuple(wanted) or value.dtype != dtype_of(dtype):
                 raise ElkError(
                     f"input {name!r} is {value.dtype}{list(value.shape)},"
@@ -151,11 +189,16 @@ class Interpreter:
             array[(layer, *(slice(0, n) for n in wanted))] = value
         return array
 
-    def _outputs(self) -> dict[str, np.ndarray]:
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The graph's outputs by name; of a state, what is filled after the run."""
         outputs: dict[str, np.ndarray] = {}
         for name, op in self.remotes.items():
             for layer, output in enumerate([] if op.outputs is None else op.outputs):
-                outputs[output.data] = self.hbm[name][layer, ...]
+                value = self.hbm[name][layer, ...]
+                if name in self.appended and op.axis is not None:
+                    end = self.filled[name] + self.appended[name]
+                    value = value[_along(op.axis.value.data, 0, end)]
+                outputs[output.data] = value
         return outputs
 
     def _block(self, block: Block) -> None:
@@ -223,6 +266,11 @@ class Interpreter:
             tensor = self.hbm[name][row, ...]
             if op.rows is not None:
                 tensor = self._rows(tensor, op.rows.root_reference.data)
+            if limit is not None and name in self.filled and self._hidden(name):
+                axis, end, hidden = *limit, self._hidden(name)
+                window = np.zeros_like(tensor)
+                window[_along(axis, hidden, end)] = tensor[_along(axis, 0, end - hidden)]
+                tensor = window
             self._land(variable, tensor, limit)
 
         self._start(_Transfer(variable, run, store=False))
@@ -265,7 +313,12 @@ class Interpreter:
             raise TrapError(f"@{name} has no row {row}", where=variable.where)
         shift = [0] * (self.hbm[name].ndim - 1)
         if op.axis is not None and op.start is not None:
-            shift[op.axis.value.data] = op.start.value.data
+            axis = op.axis.value.data
+            shift[axis] = op.start.value.data
+            if name in self.filled:
+                shift[axis] -= self._hidden(name)
+                end = op.start.value.data - self._length(name) + variable.layout.shape[axis]
+                self.appended[name] = max(self.appended.get(name, 0), end)
 
         def run() -> None:
             self.sram.check_live(variable, "store")
@@ -419,6 +472,11 @@ class Interpreter:
     }
 
 
+def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
+    """The index that takes [start, end) along `axis` and everything along the others."""
+    return (*[slice(None)] * axis, slice(start, end))
+
+
 def _boxes(
     layout: Layout, limit: tuple[int, int] | None
 ) -> list[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
@@ -478,7 +536,12 @@ class _Vertex:
             valid = bounds[..., 1] - origin
             valid = np.where(bounds[..., 1] > bounds[..., 0], valid, 0)
             self.tiles[at] = Tile(self.operator, self.iterate.block_shape, origin, valid)
-        return self.tiles[at]
+        tile = self.tiles[at]
+        state = self.operator.param.get("state")
+        hidden = self.machine._hidden(state) if state in self.machine.filled else 0
+        if hidden != tile.hidden:
+            tile = self.tiles[at] = replace(tile, hidden=hidden)
+        return tile
 
     def mask(self, key: tuple[object, ...], tile: Tile, access: Access) -> np.ndarray | None:
         """Which elements of a block the valid iteration points touch; None for all of them."""
