@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -63,6 +64,14 @@ class Remote:
     def streams_out(self) -> bool:
         """Whether the device streams it to the host after a run."""
         return self.op.kind.data is HbmKind.OUTPUT
+
+    def state_box(self, length: int | None) -> str:
+        """Entries outside its axis, along it, of those the first `length` (all without it), and
+        the bytes of one, as C++ arguments."""
+        axis = self.op.axis.value.data if self.op.axis is not None else 0
+        extent = self.shape[axis] if self.shape else 1
+        outer, inner = prod(self.shape[:axis]), prod(self.shape[axis + 1 :]) * self.item_bytes
+        return f"{outer}, {extent}, {extent if length is None else length}, {inner}"
 
     def row_list(self, axis: int | None, lo: int, hi: int, first_layer: int) -> str:
         """The rows of entries [lo, hi) along an axis, or of everything, as a C++ expression.
@@ -150,8 +159,10 @@ def stream_lines(buffers: list[Remote], inward: bool) -> list[str]:
     return lines
 
 
-def main_lines(buffers: list[Remote], chips: int, tiles: int) -> list[str]:
-    """`main`: files in, run, file out."""
+def main_lines(
+    buffers: list[Remote], filled: Mapping[str, int], chips: int, tiles: int
+) -> list[str]:
+    """`main`: files in, run, file out. `filled`: entries of each state that are an output."""
     before: list[str] = []
     inputs: list[str] = []
     after: list[str] = []
@@ -163,16 +174,10 @@ def main_lines(buffers: list[Remote], chips: int, tiles: int) -> list[str]:
             size = r.row_bytes * r.all_rows
             inputs.append(f"inputs.toStream(engine, {handle}, {size});")
         elif r.op.inputs:
-            axis = r.op.axis.value.data if r.op.axis is not None else None
             length = r.op.length.value.data if r.op.length is not None else None
-            if axis is None or length is None:
-                axis, length = 0, r.shape[0] if r.shape else 1
-            extent = r.shape[axis] if r.shape else 1
-            outer = prod(r.shape[:axis])
-            inner = prod(r.shape[axis + 1 :]) * r.item_bytes
             inputs.append(
-                f"inputs.toState(engine, {handle}, {r.row_bytes}, {len(r.op.inputs)}, {outer},"
-                f" {extent}, {length}, {inner});"
+                f"inputs.toState(engine, {handle}, {r.row_bytes}, {len(r.op.inputs)},"
+                f" {r.state_box(length)});"
             )
         if not r.op.outputs:
             continue
@@ -181,8 +186,10 @@ def main_lines(buffers: list[Remote], chips: int, tiles: int) -> list[str]:
             inputs.append(f"outputs.toStream(engine, {handle}, {r.row_bytes * r.all_rows});")
             after.append(f"outputs.fromStream({handle}, {size});")
         else:
-            rows = r.rows * len(r.op.outputs)
-            after.append(f"outputs.fromRemote(engine, {handle}, {r.row_bytes}, {rows});")
+            after.append(
+                f"outputs.fromState(engine, {handle}, {r.row_bytes}, {len(r.op.outputs)},"
+                f" {r.state_box(filled.get(r.name))});"
+            )
     lines = [
         "int main(int argc, char **argv) {",
         "  if (argc != 4) {",

@@ -225,4 +225,4 @@ def cpp_layout(layout: Layout) -> str:
     """The initializer of an `elk::Layout`."""
     axes = ", ".join(_axis(a) for a in layout.axes)
     guard = "" if layout.guard is None else f", {_function(layout.guard)}"
-    return f"{{{layout.cores}, {{{axes}}}{guard}}}"
+    return f"{{{layout.cores}, {len(layout.axes)}, {{{axes}}}{guard}}}"

@@ -38,6 +38,7 @@ from elk_ir.targets.ipu.cpp_types import (
     literal,
     quoted,
 )
+from elk_ir.targets.ipu.weights_file import filled_after
 
 _HELPERS = Path(__file__).parent / "codelets"
 RUNTIME = Path(__file__).parent / "runtime"
@@ -73,6 +74,7 @@ class _Emitter:
         self.counters: dict[SSAValue, str] = {}
         self.steps: set[SSAValue] = set()
         self.methods: list[list[str]] = []
+        self.initial: list[str] = []
         self.counts: dict[str, int] = {}
         program: ipu.ProgramOp | None = None
         for op in module.body.block.ops:
@@ -191,8 +193,9 @@ class _Emitter:
         owner = next(
             (v.op.owner.data for r in op.outs if (v := self.var(_ref(r).name)).op.owner), ""
         )
-        named = ", ".join(node_names(op)) or owner or op.sym_name.data
-        return f"{named}: {kind}"
+        nodes = node_names(op)
+        more = f" and {len(nodes) - 6} more" if len(nodes) > 6 else ""
+        return f"{', '.join(nodes[:6]) or owner or op.sym_name.data}{more}: {kind}"
 
     # ------------------------------------------------------------------ operations
 
@@ -289,10 +292,12 @@ class _Emitter:
                 high[axis] = limit
             rows = self.rows(r, op.row, axis, 0, limit or 0, name)
         box = ", ".join(map(str, high))
-        out.append(
-            f"elk::preload(prog, {r.ident}, {rows}, {v.ident}, {v.layout_ident}, {{{box}}},"
-            f" {quoted(name)});"
-        )
+        call = [
+            f"elk::preload(prog, {r.ident},",
+            f"             {rows},",
+            f"             {v.ident}, {v.layout_ident}, {{{box}}}, {quoted(name)});",
+        ]
+        (out if op.init is None else self.initial).extend(call)
 
     def store_start(self, op: ipu.StoreStartOp, out: list[str]) -> None:
         """A store."""
@@ -303,9 +308,10 @@ class _Emitter:
             axis, lo = op.axis.value.data, op.start.value.data
             hi = lo + v.layout.shape[axis]
         rows = self.rows(r, op.row, axis, lo, hi, name)
-        out.append(
-            f"elk::store(prog, {v.ident}, {v.layout_ident}, {r.ident}, {rows}, {quoted(name)});"
-        )
+        out += [
+            f"elk::store(prog, {v.ident}, {v.layout_ident}, {r.ident},",
+            f"           {rows}, {quoted(name)});",
+        ]
 
     def fill(self, op: ipu.FillOp, out: list[str]) -> None:
         """A constant into every element."""
@@ -348,11 +354,6 @@ class _Emitter:
         """A compute set."""
         codelet = self.codelet(op)
         iterate: Layout = op.iterate.data
-        edges = [
-            f'{{"{field}", elk::block({v.ident}, {v.layout_ident}, c, {self.slots(slots)})}}'
-            for field, v, slots in self.edges(op)
-            if field in codelet.fields
-        ]
         box = [f for f in codelet.fields if f[0] in "nos"]
         name = op.sym_name.data
         out += [
@@ -362,8 +363,13 @@ class _Emitter:
             f"    const elk::Block it = {self.layout(iterate)}.block(c, {self.at(op.at)});",
             "    if (it.empty())",
             "      continue;",
-            f"    VertexRef v = graph.addVertex(cs, {quoted(codelet.name)},",
-            "        {" + ",\n         ".join(edges).replace("\n", "\n      ") + "});",
+            f"    VertexRef v = graph.addVertex(cs, {quoted(codelet.name)});",
+        ]
+        out += [
+            f'    graph.connect(v["{field}"], elk::block({v.ident}, {v.layout_ident}, c,'
+            f" {self.slots(slots)}));"
+            for field, v, slots in self.edges(op)
+            if field in codelet.fields
         ]
         if box:
             fields = ", ".join(quoted(f) for f in box)
@@ -415,10 +421,10 @@ class _Emitter:
             raise ElkError(f"no codelet is called @{symbol}")
         key = (symbol, phase)
         if key not in self.codelets:
-            owner, operator = self.operators[symbol]
+            _, operator = self.operators[symbol]
             name = self.names.get("codelet", f"{symbol}_{phase}")
             dims = ", ".join(f"{d.name} = {d.extent}" for d in operator.dims)
-            about = f"{', '.join(node_names(owner)) or symbol}: {operator.kind} ({dims}), {phase}"
+            about = f"{symbol}: {operator.kind} ({dims}), {phase}"
             try:
                 text = codelet_text(operator, phase, name, comment(about))
             except ElkError as error:
@@ -472,13 +478,15 @@ class _Emitter:
             out += [*codelet.text, ""]
         out += self.registrations()
         out += ["#endif", "", "#ifndef __POPC__"]
+        rank = max((len(x.axes) for x in self.layouts), default=1)
+        out.append(f"constexpr unsigned long MAX_RANK = {max(rank, 1)};")
         for name in ("elk_layout.hpp", "elk_graph.hpp", "elk_host.hpp"):
             out += [*_helper(name), ""]
         out += ["namespace {", "using namespace poplar;", "using namespace poplar::program;", ""]
         out.append("// Which box of a tensor core c holds in slot s.")
-        out += [f"const elk::Layout {i}{cpp_layout(x)};" for x, i in self.layouts.items()]
+        out += [f"constexpr elk::Layout {i} = {cpp_layout(x)};" for x, i in self.layouts.items()]
         out += ["", *self.model(calls, remotes), "} // namespace", ""]
-        out += cpp_host.main_lines(remotes, chips, tiles)
+        out += cpp_host.main_lines(remotes, filled_after(self.module), chips, tiles)
         out += ["#endif", ""]
         return "\n".join(out)
 
@@ -504,7 +512,7 @@ class _Emitter:
         for method in self.methods:
             out += ["", *(f"  {line}" for line in method)]
         for name, lines in (
-            ("upload", cpp_host.stream_lines(remotes, inward=True)),
+            ("upload", [*cpp_host.stream_lines(remotes, inward=True), *self.initial]),
             ("run", calls),
             ("download", cpp_host.stream_lines(remotes, inward=False)),
         ):
@@ -545,9 +553,9 @@ class _Emitter:
             "//",
             "// With Poplar:  c++ -std=c++17 program.cpp -lpoplar -o program",
             "// Without it:   c++ -std=c++17 -O1 -I RUNTIME program.cpp -o program",
-            "//   (RUNTIME is elk-ir's targets/ipu/runtime, a small implementation of what is used)",
+            "//   (RUNTIME: elk-ir's targets/ipu/runtime, a small implementation of what is used)",
             "// Run:          ./program WEIGHTS INPUTS OUTPUTS",
-            "//   Each file holds raw row-major tensors, one after another, in the order of main().",
+            "//   Each file holds raw row-major tensors, one after another, in main()'s order.",
             "#ifndef __POPC__",
             "#ifdef ELK_ON_HARDWARE",
             "#include <poplar/DeviceManager.hpp>",
@@ -590,7 +598,7 @@ def _counter_lines(counter: str, first: int) -> list[str]:
         f'{counter} = graph.addVariable(UNSIGNED_INT, {{1}}, "{counter}");',
         f"graph.setTileMapping({counter}, 0);",
         f"{counter}First = graph.addConstant(UNSIGNED_INT, {{1}},"
-        f" std::vector<unsigned>{{{first}}});",
+        f" ArrayRef<unsigned>({{{first}u}}));",
         f"graph.setTileMapping({counter}First, 0);",
         f'{counter}Next = graph.addComputeSet("{counter}.next");',
         f'graph.setTileMapping(graph.addVertex({counter}Next, "NextLayer",'
@@ -629,7 +637,7 @@ def _indexer(dtype: str) -> str:
 
 def _indexer_text(dtype: str) -> list[str]:
     return [
-        "// Rows of a table of `count` rows (of each layer) from indices, which may count from the end.",
+        "// Rows of a table of `count` rows a layer, from indices that may count from the end.",
         f"class {_indexer(dtype)} : public Vertex {{",
         "public:",
         f"  Input<Vector<{cpp_type(dtype).storage}>> indices;",

@@ -39,11 +39,38 @@ def input_specs(module: ModuleOp) -> list[TensorSpec]:
     return specs
 
 
+def filled_after(module: ModuleOp) -> dict[str, int]:
+    """Entries along its axis that each state holds after a run, by symbol: what it held before and
+    what the program stores behind that."""
+    filled: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for op in module.walk():
+        if isinstance(op, ipu.RemoteOp) and op.axis is not None and op.length is not None:
+            filled[op.sym_name.data] = op.length.value.data
+        elif isinstance(op, ipu.VarOp):
+            shapes[op.sym_name.data] = shape_dtype(op.type)[0]
+    appended = dict(filled)
+    for op in module.walk():
+        if isinstance(op, ipu.StoreStartOp) and op.axis is not None and op.start is not None:
+            name = op.target.root_reference.data
+            extent = shapes[op.source.root_reference.data][op.axis.value.data]
+            end = op.start.value.data + extent
+            appended[name] = max(appended.get(name, 0), end)
+        elif isinstance(op, ipu.StoreStartOp):
+            # Stored as a whole: everything is an output.
+            appended.pop(op.target.root_reference.data, None)
+    return {name: end for name, end in appended.items() if end != filled.get(name)}
+
+
 def output_specs(module: ModuleOp) -> list[TensorSpec]:
-    """The tensors of the file of outputs, in order; a state in its whole capacity."""
+    """The tensors of the file of outputs, in order; of a state that grows the filled part."""
     specs: list[TensorSpec] = []
+    ends = filled_after(module)
     for op in remotes_of(module):
         shape, dtype = shape_dtype(op.type)
+        if op.axis is not None and (end := ends.get(op.sym_name.data)) is not None:
+            axis = op.axis.value.data
+            shape = (*shape[:axis], end, *shape[axis + 1 :])
         specs += [TensorSpec(n.data, dtype, shape) for n in op.outputs or ()]
     return specs
 

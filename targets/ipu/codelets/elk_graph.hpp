@@ -19,7 +19,7 @@ inline void placeAt(const Tensor &t, long address) {
 
 // Poplar has no copy from a remote buffer that runs beside Execute: plain Poplar makes it here, in
 // order. A runtime that has one starts it here and completes it at the wait.
-inline void start(Sequence &prog, const std::string &name, const Sequence &copy) {
+inline void start(Sequence &prog, const char *name, const Sequence &copy) {
 #ifdef POPLAR_LITE
   prog.add(poplar::lite::Start(name, copy));
 #else
@@ -27,7 +27,7 @@ inline void start(Sequence &prog, const std::string &name, const Sequence &copy)
   prog.add(copy);
 #endif
 }
-inline void wait(Sequence &prog, const std::string &name) {
+inline void wait(Sequence &prog, const char *name) {
 #ifdef POPLAR_LITE
   prog.add(poplar::lite::Wait(name));
 #else
@@ -36,25 +36,25 @@ inline void wait(Sequence &prog, const std::string &name) {
 }
 
 // The block of a core in the given slots.
-inline Tensor block(const Tensor &t, const Layout &layout, long c, const Longs &slot) {
+inline Tensor block(const Tensor &t, const Layout &layout, long c, Slots slot) {
   long first = 0;
-  for (size_t j = 0; j < layout.axes.size(); ++j)
-    first = first * layout.axes[j].slots + slot[j];
+  for (size_t j = 0; j < layout.rank; ++j)
+    first = first * layout.axes[j].slots + slot.begin()[j];
   const long n = product(layout.blockShape());
   return t[c].slice(first * n, (first + 1) * n);
 }
 
 // What a core holds in the given slots, -1 for all along an axis; flat.
-inline Tensor slots(const Tensor &t, const Layout &layout, long c, const Longs &slot) {
-  if (slot.empty())
+inline Tensor slots(const Tensor &t, const Layout &layout, long c, Slots slot) {
+  if (!slot.size())
     return t[c].flatten();
   const Longs all = layout.slots(), inner = layout.blockShape();
   Sizes shape(all.begin(), all.end());
   shape.insert(shape.end(), inner.begin(), inner.end());
   Tensor view = t[c].reshape(shape);
   for (size_t j = 0; j < slot.size(); ++j)
-    if (slot[j] >= 0)
-      view = view.slice(slot[j], slot[j] + 1, j);
+    if (slot.begin()[j] >= 0)
+      view = view.slice(slot.begin()[j], slot.begin()[j] + 1, j);
   return view.flatten();
 }
 
@@ -71,7 +71,7 @@ inline Tensor view(const Tensor &t, const Layout &layout, const Part &p) {
 // One exchange that carries out all of `list`.
 inline void exchange(Sequence &prog, const std::vector<Move> &list, const Tensor &source,
                      const Layout &from, const Tensor &target, const Layout &to,
-                     const std::string &name) {
+                     const char *name) {
   std::vector<Tensor> s, t;
   for (const Move &m : list) {
     s.push_back(view(source, from, m.from).flatten());
@@ -83,14 +83,14 @@ inline void exchange(Sequence &prog, const std::vector<Move> &list, const Tensor
 
 // Every core gets its blocks of the tensor in its new layout.
 inline void reshard(Sequence &prog, const Tensor &source, const Layout &from, const Tensor &target,
-                    const Layout &to, const std::string &name, int axis = -1, long first = 0) {
+                    const Layout &to, const char *name, int axis = -1, long first = 0) {
   exchange(prog, moves(from, to, axis, first), source, from, target, to, name);
 }
 
 // Core c reads the slots of core sender(c) into a landing buffer: a ring shift.
-inline void shift(Sequence &prog, const Tensor &source, const Layout &from, const Longs &slot,
+inline void shift(Sequence &prog, const Tensor &source, const Layout &from, Slots slot,
                   const Tensor &target, const Layout &to, long (*sender)(long c, long t), long t,
-                  const std::string &name) {
+                  const char *name) {
   std::vector<Tensor> s, d;
   for (unsigned c = 0; c < to.cores; ++c) {
     s.push_back(slots(source, from, sender(c, t), slot));
@@ -101,7 +101,7 @@ inline void shift(Sequence &prog, const Tensor &source, const Layout &from, cons
 
 // Every core copies the elements of one of its buffers into slots of another.
 inline void localCopy(Sequence &prog, const Tensor &source, const Tensor &target, const Layout &to,
-                      const Longs &slot, const std::string &name) {
+                      Slots slot, const char *name) {
   std::vector<Tensor> s, d;
   for (unsigned c = 0; c < to.cores; ++c) {
     d.push_back(slots(target, to, c, slot));
@@ -113,8 +113,8 @@ inline void localCopy(Sequence &prog, const Tensor &source, const Tensor &target
 // Set every element of a variable, each core its own.
 template <class T>
 void fill(poplar::Graph &graph, Sequence &prog, const Tensor &t, const char *codelet, T value,
-          const std::string &name) {
-  poplar::ComputeSet cs = graph.addComputeSet({name + ".fill"});
+          const char *name) {
+  poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".fill"});
   for (size_t c = 0; c < t.dim(0); ++c) {
     poplar::VertexRef v = graph.addVertex(cs, codelet, {{"out", t[c].flatten()}});
     graph.setInitialValue(v["value"], value);
@@ -125,7 +125,7 @@ void fill(poplar::Graph &graph, Sequence &prog, const Tensor &t, const char *cod
 
 // Tell a vertex its box: fields nD (points of dimension D), oD (its first) and sD (of a full box).
 inline void setBox(poplar::Graph &graph, const poplar::VertexRef &v, const Block &box,
-                   const std::vector<const char *> &fields) {
+                   std::initializer_list<const char *> fields) {
   for (const char *f : fields) {
     const size_t d = std::stoul(f + 1);
     const long value = *f == 'n' ? box.hi[d] - box.origin[d] : *f == 'o' ? box.origin[d] : box.shape[d];
@@ -148,14 +148,14 @@ inline Tensor assemble(const Tensor &t, const Layout &layout, const Owners &owne
 
 // Rows of a remote buffer: those of `base`, or, in a loop over layers, those plus layer * stride.
 inline Tensor rows(poplar::Graph &graph, Sequence &prog, const std::vector<unsigned> &base,
-                   const Tensor *layer, unsigned stride, const std::string &name) {
-  Tensor constant = graph.addConstant(poplar::UNSIGNED_INT, {base.size()}, base, {name + ".base"});
+                   const Tensor *layer, unsigned stride, const char *name) {
+  Tensor constant = graph.addConstant(poplar::UNSIGNED_INT, {base.size()}, poplar::ArrayRef<unsigned>(base), {std::string(name) + ".base"});
   graph.setTileMapping(constant, 0);
   if (!layer)
     return constant;
-  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {base.size()}, {name + ".rows"});
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {base.size()}, {std::string(name) + ".rows"});
   graph.setTileMapping(result, 0);
-  poplar::ComputeSet cs = graph.addComputeSet({name + ".rows"});
+  poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".rows"});
   poplar::VertexRef v =
       graph.addVertex(cs, "LayerRows", {{"base", constant}, {"layer", *layer}, {"rows", result}});
   graph.setInitialValue(v["stride"], stride);
@@ -177,15 +177,15 @@ inline std::vector<unsigned> rowList(unsigned first, unsigned outer, unsigned ex
 // Rows of a table of `count` rows that a tensor of indices in HBM names.
 inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer indices,
                         const poplar::Type &type, const char *codelet, const Tensor *layer,
-                        unsigned plus, unsigned count, const std::string &name) {
-  Tensor ids = graph.addVariable(type, {indices.numElements()}, {name + ".indices"});
+                        unsigned plus, unsigned count, const char *name) {
+  Tensor ids = graph.addVariable(type, {indices.numElements()}, {std::string(name) + ".indices"});
   graph.setTileMapping(ids, 0);
-  prog.add(Copy(indices, ids, {name + ".indices"}));
-  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements()}, {name + ".rows"});
+  prog.add(Copy(indices, ids, {std::string(name) + ".indices"}));
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements()}, {std::string(name) + ".rows"});
   graph.setTileMapping(result, 0);
-  poplar::ComputeSet cs = graph.addComputeSet({name + ".rows"});
+  poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".rows"});
   poplar::VertexRef v = graph.addVertex(cs, codelet, {{"indices", ids}, {"rows", result}});
-  Tensor zero = graph.addConstant(poplar::UNSIGNED_INT, {1}, std::vector<unsigned>{0});
+  Tensor zero = graph.addConstant(poplar::UNSIGNED_INT, {1}, poplar::ArrayRef<unsigned>({0u}));
   graph.setTileMapping(zero, 0);
   graph.connect(v["layer"], layer ? *layer : zero);
   graph.setInitialValue(v["plus"], plus);
@@ -198,8 +198,8 @@ inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuff
 // Start the copy of rows of a remote buffer into a variable: the part of its tensor below `high`.
 // Each element arrives once and is then passed on to the other cores that hold it.
 inline void preload(Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
-                    const Tensor &target, const Layout &layout, const Longs &high,
-                    const std::string &name) {
+                    const Tensor &target, const Layout &layout, Slots high,
+                    const char *name) {
   const Owners owners(layout, high);
   size_t next = 0;
   const Tensor whole = assemble(target, layout, owners, 0, next).flatten();
@@ -208,13 +208,13 @@ inline void preload(Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &r
     copy.add(Copy(buffer, whole, row, {name}));
   else
     copy.add(Copy(buffer, whole, {name}));
-  exchange(copy, owners.copies, target, layout, target, layout, name + ".multicast");
+  exchange(copy, owners.copies, target, layout, target, layout, (std::string(name) + ".multicast").c_str());
   start(prog, name, copy);
 }
 
 // Start the copy of a variable into rows of a remote buffer.
 inline void store(Sequence &prog, const Tensor &source, const Layout &layout,
-                  poplar::RemoteBuffer buffer, const Tensor &row, const std::string &name) {
+                  poplar::RemoteBuffer buffer, const Tensor &row, const char *name) {
   const Owners owners(layout, layout.shape());
   size_t next = 0;
   const Tensor whole = assemble(source, layout, owners, 0, next).flatten();

@@ -19,7 +19,7 @@ inline poplar::Device openDevice(unsigned chips, unsigned tilesPerChip) {
 
 // A tensor between a stream and a remote buffer, spread over all tiles.
 inline Tensor staging(poplar::Graph &graph, const poplar::Type &type, size_t elements,
-                      const std::string &name) {
+                      const char *name) {
   Tensor t = graph.addVariable(type, {elements}, {name});
   const size_t tiles = graph.getTarget().getNumTiles(), each = (elements + tiles - 1) / tiles;
   for (size_t i = 0; i * each < elements; ++i)
@@ -53,13 +53,6 @@ public:
       engine.copyToRemoteBuffer(row.data(), handle, i);
     }
   }
-  void fromRemote(poplar::Engine &engine, const char *handle, size_t rowBytes, size_t rows) {
-    std::vector<char> row(rowBytes);
-    for (size_t i = 0; i < rows; ++i) {
-      engine.copyFromRemoteBuffer(handle, row.data(), i);
-      write(row.data(), rowBytes);
-    }
-  }
   // A state: of `extent` entries along its axis the file has the first `length`.
   void toState(poplar::Engine &engine, const char *handle, size_t rowBytes, size_t layers,
                size_t outer, size_t extent, size_t length, size_t innerBytes) {
@@ -70,6 +63,18 @@ public:
         read(tensor.data() + o * extent * innerBytes, length * innerBytes);
       for (size_t i = 0; i < rows; ++i)
         engine.copyToRemoteBuffer(tensor.data() + i * rowBytes, handle, layer * rows + i);
+    }
+  }
+  // Of a state the first `length` entries along its axis become the outputs.
+  void fromState(poplar::Engine &engine, const char *handle, size_t rowBytes, size_t layers,
+                 size_t outer, size_t extent, size_t length, size_t innerBytes) {
+    std::vector<char> tensor(outer * extent * innerBytes);
+    const size_t rows = tensor.size() / rowBytes;
+    for (size_t layer = 0; layer < layers; ++layer) {
+      for (size_t i = 0; i < rows; ++i)
+        engine.copyFromRemoteBuffer(handle, tensor.data() + i * rowBytes, layer * rows + i);
+      for (size_t o = 0; o < outer; ++o)
+        write(tensor.data() + o * extent * innerBytes, length * innerBytes);
     }
   }
   // An input is read from the file and an output kept until it is written to the file.

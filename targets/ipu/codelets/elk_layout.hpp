@@ -16,8 +16,15 @@ struct Cut {
 // Nested cuts of an axis, outermost first; `slots` blocks of it are kept.
 struct Axis {
   long extent;
-  std::vector<Cut> cuts = {};
+  Cut cuts[3] = {};
   long slots = 1;
+
+  long block() const {
+    long size = extent;
+    for (const Cut &cut : cuts)
+      size = cut.start ? cut.size : size;
+    return size;
+  }
 };
 
 // One block of a core: element [lo, hi) of the tensor, the block's own first element being
@@ -26,7 +33,10 @@ struct Block {
   unsigned core = 0;
   long first = 0;
   Longs origin, lo, hi, shape;
+  bool away = false; // the guard says that the core has nothing
   bool empty() const {
+    if (away)
+      return true;
     for (size_t j = 0; j < lo.size(); ++j)
       if (hi[j] <= lo[j])
         return true;
@@ -41,40 +51,47 @@ inline long product(const Longs &v) {
   return n;
 }
 
+using Slots = std::initializer_list<long>;
+
 struct Layout {
   unsigned cores;
-  std::vector<Axis> axes;
+  size_t rank;
+  Axis axes[MAX_RANK];
   long (*guard)(long c, long s) = nullptr; // only cores for which it is zero hold their box
 
   Longs shape() const {
     Longs v;
-    for (const Axis &a : axes)
-      v.push_back(a.extent);
+    for (size_t j = 0; j < rank; ++j)
+      v.push_back(axes[j].extent);
     return v;
   }
   Longs blockShape() const {
     Longs v;
-    for (const Axis &a : axes)
-      v.push_back(a.cuts.empty() ? a.extent : a.cuts.back().size);
+    for (size_t j = 0; j < rank; ++j)
+      v.push_back(axes[j].block());
     return v;
   }
   Longs slots() const {
     Longs v;
-    for (const Axis &a : axes)
-      v.push_back(a.slots);
+    for (size_t j = 0; j < rank; ++j)
+      v.push_back(axes[j].slots);
     return v;
   }
   // Elements that a core holds: slots, then the block, row-major.
   long elements() const { return product(slots()) * product(blockShape()); }
 
-  Block block(unsigned c, const Longs &slot) const {
+  Block block(unsigned c, Slots slot) const { return block(c, slot.begin()); }
+
+  Block block(unsigned c, const long *slot) const {
     Block b;
     b.core = c;
     b.shape = blockShape();
-    for (size_t j = 0; j < axes.size(); ++j) {
+    for (size_t j = 0; j < rank; ++j) {
       const Axis &axis = axes[j];
       long lo = 0, hi = axis.extent;
       for (const Cut &cut : axis.cuts) {
+        if (!cut.start)
+          break;
         lo += cut.start(c, slot[j]);
         hi = std::min(lo + cut.size, hi);
       }
@@ -84,8 +101,7 @@ struct Layout {
       b.hi.push_back(hi);
     }
     b.first *= product(b.shape);
-    if (guard && guard(c, 0) != 0)
-      b.hi = b.lo;
+    b.away = guard && guard(c, 0) != 0;
     return b;
   }
 
@@ -93,15 +109,15 @@ struct Layout {
   std::vector<Block> blocks(const Longs &high = {}) const {
     std::vector<Block> found;
     for (unsigned c = 0; c < cores; ++c) {
-      Longs slot(axes.size(), 0);
+      Longs slot(rank, 0);
       for (bool more = true; more;) {
-        Block b = block(c, slot);
+        Block b = block(c, slot.data());
         for (size_t j = 0; j < high.size(); ++j)
           b.hi[j] = std::min(b.hi[j], high[j]);
         if (!b.empty())
           found.push_back(b);
         more = false;
-        for (size_t j = axes.size(); j-- > 0 && !more;) {
+        for (size_t j = rank; j-- > 0 && !more;) {
           more = ++slot[j] < axes[j].slots;
           if (!more)
             slot[j] = 0;

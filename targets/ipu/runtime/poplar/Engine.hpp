@@ -7,9 +7,9 @@ namespace poplar {
 class Engine {
 public:
   Engine(const Graph &graph, const program::Program &program)
-      : Engine(graph, std::vector<program::Program>{program}) {}
-  Engine(const Graph &graph, const std::vector<program::Program> &programs)
-      : graph_(const_cast<Graph &>(graph)), programs_(programs) {}
+      : Engine(graph, ArrayRef<program::Program>({program})) {}
+  Engine(const Graph &graph, ArrayRef<program::Program> programs)
+      : graph_(const_cast<Graph &>(graph)), programs_(programs.begin(), programs.end()) {}
 
   void load(const Device &device) { machine_.load(graph_, device.getTarget().getNumTiles()); }
 

@@ -92,7 +92,7 @@ class FieldRef {
 public:
   lite::ComputeSetNode *set;
   std::size_t index;
-  std::string name;
+  const char *name;
 };
 
 class VertexRef {
@@ -119,40 +119,30 @@ public:
   // popc compiles codelets; here they are compiled with the program and already known.
   bool addCodelets(const std::string &) { return true; }
 
-  Tensor addVariable(const Type &type, std::vector<std::size_t> shape, const DebugContext &name = {});
+  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape, const DebugContext &name = {});
 
   template <class T>
-  Tensor addConstant(const Type &type, std::vector<std::size_t> shape, const std::vector<T> &values,
+  Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, ArrayRef<T> values,
                      const DebugContext &name = {}) {
-    Tensor t = addVariable(type, std::move(shape), name);
+    Tensor t = addVariable(type, shape, name);
     if (values.size() != t.numElements() || type.bytes() != sizeof(T))
       throw poplar_error("constant " + name.name + ": wrong number or type of values");
     std::vector<char> &to = variables.back().initial;
     to.resize(values.size() * sizeof(T));
-    if (!values.empty())
-      std::memcpy(to.data(), values.data(), to.size());
+    if (values.size())
+      std::memcpy(to.data(), values.begin(), to.size());
     return t;
   }
 
   // All elements of a tensor, or a vertex, on one tile.
   void setTileMapping(const Tensor &t, unsigned tile);
-  void setTileMapping(const VertexRef &v, unsigned tile) {
-    if (tile >= target_.getNumTiles())
-      throw poplar_error("there is no tile " + std::to_string(tile));
-    v.node().tile = tile;
-  }
+  void setTileMapping(const VertexRef &v, unsigned tile);
 
-  ComputeSet addComputeSet(const DebugContext &name = {}) {
-    computeSets.push_back({name.name, {}});
-    return ComputeSet(&computeSets.back());
-  }
+  ComputeSet addComputeSet(const DebugContext &name = {});
 
-  VertexRef addVertex(ComputeSet cs, const std::string &type,
-                      std::initializer_list<ConnectionDesc> edges = {});
+  VertexRef addVertex(ComputeSet cs, const char *type, ArrayRef<ConnectionDesc> edges = {});
 
-  void connect(const FieldRef &field, const Tensor &t) {
-    field.set->vertices[field.index].edges.push_back({field.name, t});
-  }
+  void connect(const FieldRef &field, const Tensor &t);
 
   template <class T> void setInitialValue(const FieldRef &field, T value) {
     setValue(field, &value, sizeof(T), equivalent_device_type<T>::value);
@@ -163,15 +153,9 @@ public:
   }
 
   RemoteBuffer addRemoteBuffer(const std::string &handle, const Type &type, std::size_t numElements,
-                               std::size_t repeats = 1) {
-    remotes.push_back({handle, type, numElements, repeats});
-    return RemoteBuffer(&remotes.back());
-  }
+                               std::size_t repeats = 1);
   DataStream addHostToDeviceFIFO(const std::string &handle, const Type &type,
-                                 std::size_t numElements) {
-    streams.push_back({handle, type, numElements});
-    return DataStream(&streams.back());
-  }
+                                 std::size_t numElements);
   DataStream addDeviceToHostFIFO(const std::string &handle, const Type &type,
                                  std::size_t numElements) {
     return addHostToDeviceFIFO(handle, type, numElements);
@@ -188,11 +172,40 @@ private:
   Target target_;
 };
 
-POPLAR_LITE_COLD Tensor Graph::addVariable(const Type &type, std::vector<std::size_t> shape,
+POPLAR_LITE_COLD Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape,
                                            const DebugContext &name) {
   const std::size_t n = lite::product(shape);
   variables.push_back({type, n, name.name, {}, -1, {}});
-  return Tensor(type, std::move(shape), {{&variables.back(), 0, n, 0}});
+  return Tensor(type, std::vector<std::size_t>(shape.begin(), shape.end()),
+                {{&variables.back(), 0, n, 0}});
+}
+
+POPLAR_LITE_COLD ComputeSet Graph::addComputeSet(const DebugContext &name) {
+  computeSets.push_back({name.name, {}});
+  return ComputeSet(&computeSets.back());
+}
+
+POPLAR_LITE_COLD RemoteBuffer Graph::addRemoteBuffer(const std::string &handle, const Type &type,
+                                                     std::size_t numElements,
+                                                     std::size_t repeats) {
+  remotes.push_back({handle, type, numElements, repeats});
+  return RemoteBuffer(&remotes.back());
+}
+
+POPLAR_LITE_COLD DataStream Graph::addHostToDeviceFIFO(const std::string &handle, const Type &type,
+                                                       std::size_t numElements) {
+  streams.push_back({handle, type, numElements});
+  return DataStream(&streams.back());
+}
+
+POPLAR_LITE_COLD void Graph::connect(const FieldRef &field, const Tensor &t) {
+  field.set->vertices[field.index].edges.push_back({field.name, t});
+}
+
+POPLAR_LITE_COLD void Graph::setTileMapping(const VertexRef &v, unsigned tile) {
+  if (tile >= target_.getNumTiles())
+    throw poplar_error("there is no tile " + std::to_string(tile));
+  v.node().tile = tile;
 }
 
 POPLAR_LITE_COLD void Graph::setTileMapping(const Tensor &t, unsigned tile) {
@@ -202,12 +215,12 @@ POPLAR_LITE_COLD void Graph::setTileMapping(const Tensor &t, unsigned tile) {
     r.variable->mapping.push_back({r.begin, r.begin + r.count, tile, 0});
 }
 
-POPLAR_LITE_COLD VertexRef Graph::addVertex(ComputeSet cs, const std::string &type,
-                                            std::initializer_list<ConnectionDesc> edges) {
-  for (const lite::VertexInfo &info : lite::vertexTypes())
-    if (type == info.name) {
+POPLAR_LITE_COLD VertexRef Graph::addVertex(ComputeSet cs, const char *type,
+                                            ArrayRef<ConnectionDesc> edges) {
+  for (const lite::VertexInfo *info : lite::vertexTypes())
+    if (!std::strcmp(type, info->name)) {
       lite::VertexNode node;
-      node.info = &info;
+      node.info = info;
       for (const ConnectionDesc &edge : edges)
         node.edges.push_back({edge.field, edge.tensor});
       cs.node->vertices.push_back(std::move(node));
@@ -216,20 +229,20 @@ POPLAR_LITE_COLD VertexRef Graph::addVertex(ComputeSet cs, const std::string &ty
       v.index = cs.node->vertices.size() - 1;
       return v;
     }
-  throw poplar_error("there is no codelet " + type);
+  throw poplar_error("there is no codelet " + std::string(type));
 }
 
 POPLAR_LITE_COLD void Graph::setValue(const FieldRef &field, const void *value, std::size_t bytes,
                                       const Type &type) {
   lite::VertexNode &node = field.set->vertices[field.index];
-  for (const lite::FieldInfo &info : node.info->fields)
-    if (field.name == info.name && info.kind == lite::FieldKind::Value && info.type == type) {
+  for (const lite::FieldInfo &info : node.info->list())
+    if (!std::strcmp(field.name, info.name) && info.kind == lite::FieldKind::Value && info.type == type) {
       const char *from = static_cast<const char *>(value);
       node.values[field.name].assign(from, from + bytes);
       return;
     }
-  throw poplar_error(std::string(node.info->name) + " has no value " + field.name + " of type " +
-                     type.toString());
+  throw poplar_error(std::string(node.info->name) + " has no value " + field.name +
+                     " of type " + type.toString());
 }
 
 } // namespace poplar

@@ -204,6 +204,8 @@ struct CopyStep : Step {
   std::vector<char> bytes;
   CopyStep(Tensor s, Tensor t, std::string name)
       : source(std::move(s)), target(std::move(t)), name(std::move(name)) {
+    if (source.shape() != target.shape())
+      throw poplar_error("copy " + this->name + ": the shapes differ");
     if (source.elementType() != target.elementType())
       throw poplar_error("copy " + this->name + ": the types differ");
     // Poplar refuses to write an element twice in one copy.
@@ -293,23 +295,18 @@ struct StreamStep : Step {
 struct ExecuteStep : Step {
   struct Instance {
     const VertexInfo *info;
-    void *object;
+    std::vector<std::uint64_t> object;
   };
   ComputeSetNode *set;
   std::vector<Instance> instances;
   std::uint64_t cycles = 0;
 
   explicit ExecuteStep(ComputeSetNode *set) : set(set) {}
-  ExecuteStep(const ExecuteStep &) = delete;
-  ~ExecuteStep() override {
-    for (const Instance &i : instances)
-      i.info->destroy(i.object);
-  }
   void run(Machine &machine) override {
     if (instances.empty())
       prepare(machine);
-    for (const Instance &i : instances)
-      i.info->compute(i.object);
+    for (Instance &i : instances)
+      i.info->compute(i.object.data());
     if (machine.clock)
       machine.clock({EventKind::Execute, set->name, cycles, 0, 0, 0});
   }
@@ -324,9 +321,9 @@ POPLAR_LITE_COLD void ExecuteStep::prepare(Machine &machine) {
   for (const VertexNode &v : set->vertices) {
     if (v.tile == ~0u)
       throw poplar_error("a vertex of " + set->name + " is mapped to no tile");
-    instances.push_back({v.info, v.info->create()});
-    for (const FieldInfo &field : v.info->fields)
-      fill(machine, v, field, static_cast<char *>(instances.back().object));
+    instances.push_back({v.info, std::vector<std::uint64_t>(v.info->bytes / 8 + 1)});
+    for (const FieldInfo &field : v.info->list())
+      fill(machine, v, field, reinterpret_cast<char *>(instances.back().object.data()));
     cycles = std::max(cycles, busy[v.tile] += v.cycles);
   }
 }

@@ -30,7 +30,7 @@ struct Region {
   std::size_t begin, count, at;
 };
 
-inline std::size_t product(const std::vector<std::size_t> &shape) {
+inline std::size_t product(ArrayRef<std::size_t> shape) {
   std::size_t n = 1;
   for (std::size_t extent : shape)
     n *= extent;
@@ -55,8 +55,8 @@ public:
   unsigned rank() const { return static_cast<unsigned>(shape_.size()); }
   std::size_t numElements() const { return lite::product(shape_); }
 
-  Tensor flatten() const { return reshape({numElements()}); }
-  Tensor reshape(std::vector<std::size_t> shape) const;
+  Tensor flatten() const;
+  Tensor reshape(ArrayRef<std::size_t> shape) const;
   Tensor slice(std::size_t begin, std::size_t end, unsigned dimension = 0) const;
   Tensor slice(const Interval &region, unsigned dimension = 0) const {
     return slice(region.begin(), region.end(), dimension);
@@ -75,9 +75,6 @@ private:
   std::vector<lite::Region> regions_;
 };
 
-// Out of line on purpose: programs create thousands of temporary tensors, and inlining their
-// destruction everywhere makes them slow to compile.
-#define POPLAR_LITE_COLD __attribute__((weak))
 POPLAR_LITE_COLD Tensor::Tensor(const Tensor &) = default;
 POPLAR_LITE_COLD Tensor::Tensor(Tensor &&) noexcept = default;
 POPLAR_LITE_COLD Tensor &Tensor::operator=(const Tensor &) = default;
@@ -101,10 +98,12 @@ POPLAR_LITE_COLD void Tensor::append(const Tensor &other, std::size_t begin, std
   }
 }
 
-POPLAR_LITE_COLD Tensor Tensor::reshape(std::vector<std::size_t> shape) const {
+POPLAR_LITE_COLD Tensor Tensor::flatten() const { return reshape({numElements()}); }
+
+POPLAR_LITE_COLD Tensor Tensor::reshape(ArrayRef<std::size_t> shape) const {
   if (lite::product(shape) != numElements())
     throw poplar_error("reshape changes the number of elements");
-  return Tensor(type_, std::move(shape), regions_);
+  return Tensor(type_, std::vector<std::size_t>(shape.begin(), shape.end()), regions_);
 }
 
 POPLAR_LITE_COLD Tensor Tensor::slice(std::size_t begin, std::size_t end,
@@ -131,8 +130,8 @@ POPLAR_LITE_COLD Tensor Tensor::operator[](std::size_t i) const {
   return row.reshape(std::vector<std::size_t>(shape_.begin() + 1, shape_.end()));
 }
 
-POPLAR_LITE_COLD Tensor concat(const std::vector<Tensor> &parts, unsigned dimension = 0) {
-  if (parts.empty())
+POPLAR_LITE_COLD Tensor concat(ArrayRef<Tensor> parts, unsigned dimension = 0) {
+  if (!parts.size())
     throw poplar_error("concat of nothing");
   std::vector<std::size_t> shape = parts[0].shape();
   if (dimension >= shape.size())

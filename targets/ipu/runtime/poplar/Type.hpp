@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -109,11 +110,34 @@ private:
   std::size_t begin_, end_;
 };
 
+// Out of line on purpose: a program creates thousands of temporary objects, and inlining their
+// creation and destruction everywhere would make it slow to compile.
+#define POPLAR_LITE_COLD __attribute__((weak))
+
 // A name for messages.
 struct DebugContext {
   std::string name;
-  DebugContext(const char *name = "") : name(name) {}
-  DebugContext(std::string name) : name(std::move(name)) {}
+  DebugContext(const char *name = "");
+  DebugContext(std::string name);
+  ~DebugContext();
+};
+POPLAR_LITE_COLD DebugContext::DebugContext(const char *name) : name(name) {}
+POPLAR_LITE_COLD DebugContext::DebugContext(std::string name) : name(std::move(name)) {}
+POPLAR_LITE_COLD DebugContext::~DebugContext() = default;
+
+// A borrowed list.
+template <class T> class ArrayRef {
+public:
+  ArrayRef(std::initializer_list<T> list) : size_(list.size()) { data_ = list.begin(); }
+  ArrayRef(const std::vector<T> &list) : data_(list.data()), size_(list.size()) {}
+  const T *begin() const { return data_; }
+  const T *end() const { return data_ + size_; }
+  std::size_t size() const { return size_; }
+  const T &operator[](std::size_t i) const { return data_[i]; }
+
+private:
+  const T *data_;
+  std::size_t size_;
 };
 
 } // namespace poplar

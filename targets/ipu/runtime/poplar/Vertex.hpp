@@ -1,5 +1,7 @@
 // What codelets are written with: vertices and their fields.
 #pragma once
+#include <utility>
+
 #include "Type.hpp"
 
 namespace poplar {
@@ -74,16 +76,18 @@ struct FieldInfo {
   Type type;
 };
 
+// A vertex class: its state is `bytes` bytes, all zero before its fields are filled in.
 struct VertexInfo {
   const char *name;
-  void *(*create)();
-  void (*destroy)(void *);
+  std::size_t bytes;
   void (*compute)(void *);
-  std::vector<FieldInfo> fields;
+  const FieldInfo *fields;
+  std::size_t count;
+  std::vector<FieldInfo> list() const { return {fields, fields + count}; }
 };
 
-inline std::vector<VertexInfo> &vertexTypes() {
-  static std::vector<VertexInfo> types;
+inline std::vector<const VertexInfo *> &vertexTypes() {
+  static std::vector<const VertexInfo *> types;
   return types;
 }
 
@@ -97,19 +101,15 @@ template <class V> struct Compute<V, decltype(void(std::declval<V>().compute(0u)
   }
 };
 
-template <class V> VertexInfo vertexInfo(const char *name, std::vector<FieldInfo> fields) {
-  return {name, [] { return static_cast<void *>(new V()); },
-          [](void *v) { delete static_cast<V *>(v); }, Compute<V>::run, std::move(fields)};
-}
-
-template <class F> FieldInfo fieldInfo(const char *name, std::size_t offset) {
+template <class F> constexpr FieldInfo fieldInfo(const char *name, std::size_t offset) {
   using D = Field<F>;
   return {name, offset, D::kind, D::vector, equivalent_device_type<typename D::Element>::value};
 }
 
 struct Registered {
-  Registered(VertexInfo info) { vertexTypes().push_back(std::move(info)); }
+  Registered(const VertexInfo &info);
 };
+POPLAR_LITE_COLD Registered::Registered(const VertexInfo &info) { vertexTypes().push_back(&info); }
 
 } // namespace lite
 } // namespace poplar
@@ -119,5 +119,8 @@ struct Registered {
 #define POPLAR_LITE_FIELD(V, F)                                                                   \
   poplar::lite::fieldInfo<decltype(V::F)>(#F, __builtin_offsetof(V, F))
 #define POPLAR_LITE_VERTEX(V, ...)                                                                \
-  static const poplar::lite::Registered V##_registered(                                           \
-      poplar::lite::vertexInfo<V>(#V, {__VA_ARGS__}))
+  static constexpr poplar::lite::FieldInfo V##_fields[] = {__VA_ARGS__};                          \
+  static constexpr poplar::lite::VertexInfo V##_info = {                                          \
+      #V, sizeof(V), poplar::lite::Compute<V>::run, V##_fields,                                   \
+      sizeof V##_fields / sizeof V##_fields[0]};                                                  \
+  static const poplar::lite::Registered V##_registered(V##_info)
