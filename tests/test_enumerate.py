@@ -257,12 +257,12 @@ def apply_box(s: Sharding) -> list[int]:
 
 
 CASES = {
-    "product": (contract(24, 40, 96), (RESIDENT, HBM), 8),
+    "product": (contract(24, 40, 96), (RESIDENT, HBM), 6),
     "product-primes": (contract(5, 7, 31), (HBM, HBM), 7),
-    "product-bias": (contract(12, 64, 24, bias=True), (RESIDENT, HBM, HBM), 6),
+    "product-bias": (contract(12, 64, 24, bias=True), (RESIDENT, HBM, HBM), 4),
     "product-vector": (contract(1, 90, 160), (RESIDENT, HBM), 8),
     "product-square": (contract(64, 64, 64), (RESIDENT, RESIDENT), 8),
-    "attention": (attention(2, 12, 20, 16), (RESIDENT, HBM, HBM), 4),
+    "attention": (attention(2, 6, 20, 16), (RESIDENT, HBM, HBM), 3),
     "norm": (rms_norm(3, 100), (RESIDENT, HBM), 8),
     "map": (added(50, 60), (RESIDENT, HBM), 8),
     "convolution": (convolution(16, 12, 20, 3), (RESIDENT, HBM), 6),
