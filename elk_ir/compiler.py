@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from elk_ir.chips import Chip
     from elk_ir.program import Program
 
-POLICIES = ("basic",)
-"""Scheduling policies, the best one last."""
-
-DEFAULT_POLICY = POLICIES[-1]
+DEFAULT_POLICY = "static"
+"""The best scheduling policy that is implemented: the fastest programs over the graphs we have."""
 
 RESIDENT = "resident"
 """The policy of chips without HBM: all weights are on chip before a run starts."""
@@ -256,6 +254,7 @@ def pipeline(
     On a chip without HBM everything is on chip before a run starts: layers stay unrolled, because
     there is nothing to fetch in a loop, and instead of a policy there is one way, `resident`.
     """
+    from elk_ir.passes.icca_schedule import POLICIES
     from elk_ir.pipelines import PIPELINES
     from elk_ir.tools.opt_pipeline import parse_passes
     from elk_ir.universe import ELK_UNIVERSE
@@ -313,6 +312,10 @@ def run_passes(
             module.verify()
         except DiagnosticException as error:
             raise pass_error(error, each.name, model) from error
+        except Exception as error:
+            if not isinstance(error, ElkError):
+                error.add_note(f"in pass {each.name}")
+            raise
         if after is not None:
             after(each, module)
 

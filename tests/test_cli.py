@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from elk_ir.compiler import DEFAULT_POLICY
 from elk_ir.tools import demo
 from elk_ir.tools.elk import main
 
@@ -87,7 +88,7 @@ def product() -> onnx.NodeProto:
 def test_compile_then_run(elk: Any, compiled: Path, tmp_path: Path) -> None:
     result = elk("run", compiled, "--inputs", DATA, "--expect", DATA, "-o", tmp_path / "o.npz")
     assert (result.code, result.err) == (0, "")
-    assert "scheduled by policy basic" in result.out
+    assert f"scheduled by policy {DEFAULT_POLICY}" in result.out
     assert re.search(r"^logits .* ok$", result.out, re.M)
     written = np.load(tmp_path / "o.npz")
     assert written["logits"].shape == (2, 1, 512)
@@ -110,7 +111,7 @@ def test_json_is_one_object_and_nothing_else(elk: Any, compiled: Path, tmp_path:
     assert (result.code, result.err) == (0, "")
     for field in ("lower_bound_s", "hbm_bytes", "sram_peak_bytes", "sram_capacity_bytes"):
         assert report[field] > 0
-    assert (report["policy"], report["chip"]) == ("basic", "test-16")
+    assert (report["policy"], report["chip"]) == (DEFAULT_POLICY, "test-16")
     written = json.loads((tmp_path / "d" / "report.json").read_text())
     assert written["hbm_bytes"] == report["hbm_bytes"]
     result = elk("run", compiled, "--inputs", DATA, "--expect", DATA, "--json")
@@ -362,7 +363,7 @@ def test_unknown_names(elk: Any) -> None:
     refused(
         elk(*test16, "--policy", "fancy"),
         "unknown policy 'fancy'",
-        "the policies for 'test-16' are: basic",
+        "the policies for 'test-16' are: basic, ",
     )
     refused(elk(*test16, "--target", "tpu"), "unknown target 'tpu'", "the targets are: ipu")
     refused(elk(*test16, "--dim", "nope=3"), "no dimension of this name")

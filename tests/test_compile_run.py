@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import elk_ir
 from elk_ir.chips import load_chip
+from elk_ir.compiler import DEFAULT_POLICY
 from elk_ir.errors import ElkError, ModelError
 from elk_ir.numerics.compare import compare_outputs, max_abs_error
 from elk_ir.numerics.tensors import TensorSpec, check_inputs, random_inputs, read_npz, write_npz
@@ -141,11 +142,8 @@ def test_weights_are_checked_by_size_and_hash(tmp_path: Path) -> None:
 
 def test_save_and_load(llama: elk_ir.Program, tmp_path: Path) -> None:
     folder = llama.save(tmp_path / "a" / "b")
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "program.mlir",
-        "report.json",
-        "target.mlir",
-    ]
+    written = {p.name for p in folder.iterdir()}
+    assert written == {"program.mlir", "report.json", "target.mlir", *llama.emitted()}
     assert max(p.stat().st_size for p in folder.iterdir()) < LLAMA.stat().st_size
     loaded = elk_ir.load(folder)
     inputs = read_npz(DATA, "in/")
@@ -200,7 +198,8 @@ def test_printed_programs_name_the_nodes(llama: elk_ir.Program) -> None:
 
 def test_report(llama: elk_ir.Program) -> None:
     report = llama.report
-    assert (report["chip"], report["policy"], report["target"]) == ("test-16", "basic", "ipu")
+    assert (report["chip"], report["target"]) == ("test-16", "ipu")
+    assert report["policy"] == DEFAULT_POLICY
     assert report["model"] == LLAMA.name
     chip = load_chip("test-16")
     assert 0 < report["sram_peak_bytes"] <= report["sram_capacity_bytes"]
