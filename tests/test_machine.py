@@ -15,7 +15,7 @@ from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.passes.icca_support import executes, program_of, set_plan
 
 CORES = 16
-EXAMPLES = int(os.environ.get("ELK_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("ELK_EXAMPLES", "12"))
 """Per kind of operator. Set the variable to search further, with new examples each time."""
 
 

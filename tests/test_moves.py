@@ -28,7 +28,7 @@ from elk_ir.plan.sharding import Sharding
 
 Box = tuple[tuple[int, int], ...]
 SETTINGS = settings(
-    max_examples=int(os.environ.get("ELK_EXAMPLES", "30")),
+    max_examples=int(os.environ.get("ELK_EXAMPLES", "20")),
     derandomize="ELK_EXAMPLES" not in os.environ,
     deadline=None,
     database=None,
