@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elk_ir.errors import UsageError
 from elk_ir.tools.elk_options import (
     add_compile_flags,
     add_input_flags,
     add_json_flag,
+    dims_of,
     given_inputs,
     inputs_for,
     print_json,
@@ -44,15 +47,23 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--expect", metavar="OUT.npz", help="expected outputs (plain names, or the prefix out/)"
     )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="decode N tokens greedily: tokens, positions and state are fed back; the outputs are"
+        " `tokens` (batch, N) and `logits` (N, …)",
+    )
     add_compile_flags(parser, chip_required=False)
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs, compares, writes. Raises ElkError for wrong inputs and what can't be compiled."""
-    from elk_ir.numerics.compare import compare_outputs
     from elk_ir.numerics.tensors import read_npz, write_npz
 
+    if args.steps is not None:
+        return run_steps(args)
     given = given_inputs(args)
     expected = None if args.expect is None else read_npz(args.expect, "out/")
     with progress() as say:
@@ -62,6 +73,62 @@ def run(args: argparse.Namespace) -> int:
         outputs = program.run(inputs, random_weights=args.random_weights)
         if args.output is not None:
             write_npz(args.output, outputs)
+    return _finish(args, program, outputs, expected)
+
+
+def run_steps(args: argparse.Namespace) -> int:
+    """`--steps N`: decode, print the tokens. Raises ElkError."""
+    import numpy as np
+
+    from elk_ir.decode import compile_decoder
+    from elk_ir.numerics.tensors import read_npz, write_npz
+
+    if args.steps < 1:
+        raise UsageError("--steps takes a number from 1")
+    if args.inputs is None or Path(args.model).is_dir():
+        raise UsageError("--steps takes a model and --inputs: the state and token to start from")
+    if args.chip is None:
+        raise UsageError("--chip is needed to compile a model", hint="`elk chips` lists them")
+    expected = None if args.expect is None else read_npz(args.expect, "out/")
+    inputs = read_npz(args.inputs, "in/")
+    with progress() as say:
+        decoder = compile_decoder(
+            args.model,
+            chip=args.chip,
+            inputs=inputs,
+            steps=args.steps,
+            kv_capacity=args.kv_capacity,
+            random_weights=args.random_weights,
+            progress=say,
+            policy=args.policy,
+            dims=dims_of(args),
+        )
+        tokens: list[np.ndarray] = []
+        logits: list[np.ndarray] = []
+        for step in range(args.steps):
+            say(f"decoding token {step + 1} of {args.steps}")
+            logits.append(decoder.step()[decoder.roles.logits].copy())
+            tokens.append(decoder.tokens.copy())
+    outputs = {"tokens": np.stack(tokens, axis=1), "logits": np.stack(logits)}
+    if args.output is not None:
+        write_npz(args.output, outputs)
+    if not args.json:
+        for user, row in enumerate(outputs["tokens"]):
+            print(f"sequence {user}: {' '.join(map(str, row))}")
+    if expected is not None:
+        expected = {name: expected[name] for name in outputs if name in expected} or expected
+    return _finish(args, decoder.program, outputs, expected)
+
+
+def _finish(
+    args: argparse.Namespace,
+    program: Program,
+    outputs: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray] | None,
+) -> int:
+    """Compare with what is expected, print, and say by the exit code whether they agree."""
+    from elk_ir.numerics.compare import compare_outputs
+
     errors = None
     if expected is not None:
         errors = compare_outputs(outputs, expected, precision=program.precision, where=args.expect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import auto
+from math import prod
 
 from xdsl.dialects.builtin import (
     BoolAttr,
@@ -302,7 +303,6 @@ class AttentionOp(StructuredOp):
     name = "te.attention"
     scale = prop_def(FloatAttr)
     softcap = opt_prop_def(FloatAttr)
-    epilogue = opt_prop_def(BodyAttr)
     state = opt_prop_def(FlatSymbolRefAttrConstr)
 
     def build_operator(
@@ -330,11 +330,17 @@ class AttentionOp(StructuredOp):
             params.append(("softcap", self.softcap.value.data))
         if self.state is not None:
             params.append(("state", self.state.root_reference.data))
-        head = 1
-        for d in operands[0].dims & operands[1].dims - operands[2].dims:
-            head *= dims[d].extent if dims[d].kind is DimKind.LOCAL else 1
+        # Two products: Q Kᵀ over the head dimensions, and the weights times V over the value's.
+        head = prod(dims[d].extent for d in operands[0].dims & operands[1].dims - set(out_dims))
+        value = prod(dims[d].extent for d in operands[2].dims & set(out_dims) - operands[0].dims)
         return Operator(
-            "attention", dims, tuple(operands), tuple(results), stats, tuple(params), 4.0
+            "attention",
+            dims,
+            tuple(operands),
+            tuple(results),
+            stats,
+            tuple(params),
+            2.0 / max(value, 1) + 2.0 / max(head, 1),
         )
 
 
