@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -13,41 +12,17 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.memory.offsets import allocate
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_schedule_model import (
-    Policy,
     Scheduling,
     Tables,
     resident_bytes,
     tables_of,
 )
 from elk_ir.passes.icca_support import chip_of, executes, program_of
-from elk_ir.schedule.allocate import Weights
-from elk_ir.schedule.inductive import elk_dyn
-from elk_ir.schedule.model import Program, Schedule, evaluate
-from elk_ir.schedule.static import basic, static
+from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, policy
+from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
 
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
-
-PRICES = (1.0, 0.25, 0.0)
-"""What a second of preload beyond the bytes' own costs, in seconds of execution: tried in turn."""
-
-
-def best_of(policy: Callable[[Program, Weights], Schedule], energy: bool) -> Policy:
-    """The best schedule of a policy over the prices, by the evaluation of the whole run."""
-
-    def choose(program: Program) -> Schedule:
-        found = [policy(program, Weights(preload=price, energy=energy)) for price in PRICES]
-        return min(found, key=lambda schedule: evaluate(program, schedule).time_s)
-
-    return choose
-
-
-POLICIES: dict[str, Callable[[Program, Weights], Schedule]] = {
-    "basic": basic,
-    "static": static,
-    "elk-dyn": elk_dyn,
-}
-"""Executable policies by name."""
 
 
 def schedule_module(
@@ -67,6 +42,10 @@ def schedule_module(
         attempt = module.clone()
         scheduling = Scheduling(attempt, policy, keep_plans, resident, slack, tables)
         scheduling.run()
+        if scheduling.separate:
+            # A reference machine, whose programs are timed but have no addresses.
+            _replace_body(module, attempt)
+            return scheduling
         live = liveness(attempt)
         allocation = allocate(live.problem, require_fit=round_ + 1 == ROUNDS)
         if allocation.height_bytes <= capacity:
@@ -99,15 +78,17 @@ def _replace_body(module: ModuleOp, attempt: ModuleOp) -> None:
 class IccaSchedulePass(ModulePass):
     """Choose a plan for every execute and the place of every preload.
 
-        elk-opt model.mlir -p 'icca-schedule{policy=elk-dyn}'
+        elk-opt model.mlir -p 'icca-schedule{policy=search}'
 
     Policies: `basic` (the largest execution space that fits beside the next operator's preload,
     which is issued one execute ahead), `static` (the best single split of the SRAM into execution
-    and preload space), `elk-dyn` (inductive scheduling with cost-aware allocation). Preloads of a
-    layer loop's first operators are issued an iteration ahead where the policy wants it.
-    `objective=energy` weighs energy instead of time. `plans=keep` leaves plans that are there as
-    they are. Invariant: the numbers; every preload stays in front of its execute, and the result
-    fits the chip's SRAM, addresses included. Fails with the operator that fits in no plan.
+    and preload space), `elk-dyn` (inductive scheduling with cost-aware allocation), `elk-full`
+    (that over preload orders), `search` (prices and local improvement, never worse than those;
+    `time-budget-s` bounds it, `seed` fixes it). Preloads of a layer loop's first operators are
+    issued an iteration ahead where the policy wants it. `objective=energy` minimises energy.
+    `plans=keep` leaves plans that are there as they are. Invariant: the numbers; every preload
+    stays in front of its execute, and the result fits the chip's SRAM, addresses included. Fails
+    with the operator that fits in no plan.
     """
 
     name = "icca-schedule"
@@ -115,17 +96,24 @@ class IccaSchedulePass(ModulePass):
     policy: str = "basic"
     plans: str = "choose"
     objective: str = "time"
+    time_budget_s: float | None = None
+    seed: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.policy not in POLICIES:
+        if self.policy not in EXECUTABLE:
             raise PassFailedException(
                 f"icca-schedule: no policy is called {self.policy!r}; there are"
-                f" {', '.join(POLICIES)}"
+                f" {', '.join(EXECUTABLE)}"
             )
         if self.plans not in ("choose", "keep"):
             raise PassFailedException("icca-schedule: plans is choose or keep")
         if self.objective not in ("time", "energy"):
             raise PassFailedException("icca-schedule: objective is time or energy")
-        policy = best_of(POLICIES[self.policy], self.objective == "energy")
-        schedule_module(op, policy, keep_plans=self.plans == "keep")
+        steps = STEPS
+        if self.time_budget_s is not None:
+            steps = max(1, int(self.time_budget_s * STEPS_PER_SECOND))
+        chosen = policy(
+            self.policy, energy=self.objective == "energy", effort=Effort(steps, self.seed)
+        )
+        schedule_module(op, chosen, keep_plans=self.plans == "keep")
         op.attributes["icca.policy"] = StringAttr(self.policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import ModuleOp
@@ -11,8 +11,8 @@ from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from elk_ir.chips.chip import Chip
 from elk_ir.cost.device import device_model
 from elk_ir.cost.model import CostModel
+from elk_ir.dialects.icca.attrs import HandleType
 from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, RepeatOp, YieldOp
-from elk_ir.memory.check import peak
 from elk_ir.passes.icca_liveness import Liveness
 from elk_ir.passes.icca_move_preloads import (
     carry_preloads,
@@ -33,8 +33,7 @@ from elk_ir.plan.buffers import PHASES, Source, execute_buffers
 from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
 from elk_ir.schedule.model import Edge, Op, Program, Rules, Schedule
 from elk_ir.schedule.options import Table, front_table, plan_table, waiting_table
-
-Policy = Callable[[Program], Schedule]
+from elk_ir.schedule.policies import Policy
 
 
 @dataclass
@@ -108,6 +107,38 @@ def exchange_phases(execute: ExecuteOp) -> int:
     return starts + len(execute.entries)
 
 
+def preload_size(execute: ExecuteOp, operand: int) -> int:
+    """Bytes a core of one operand in preload-state."""
+    local = (False,) * len(execute.ins)
+    buffers = execute_buffers(execute.operator(), plan_of(execute), execute.sources, local)
+    wanted = ("preload", operand)
+    return next(b.size_bytes for b in buffers if (b.role, b.index) == wanted)
+
+
+def _carried(value: SSAValue) -> bool:
+    """Whether a value is a handle that a loop carries."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        owner = owner.parent_op()
+    return isinstance(value.type, HandleType) and isinstance(owner, RepeatOp)
+
+
+def carried_bytes(execute: ExecuteOp) -> int:
+    """Bytes of the preloads that a loop in front of an execute has issued for it."""
+    seen: set[SSAValue] = set()
+    total = 0
+    for v, value in enumerate(execute.ins):
+        if isinstance(value, OpResult) and _carried(value) and value not in seen:
+            seen.add(value)
+            total += preload_size(execute, v)
+    return total
+
+
+def pending_preloads(loop: RepeatOp) -> list[PreloadOp]:
+    """The preloads in front of a loop that fill the handles it carries."""
+    return [v.owner for v in loop.inits if isinstance(v.owner, PreloadOp)]
+
+
 @dataclass
 class Scheduling:
     """One attempt to schedule a module with a policy.
@@ -122,13 +153,15 @@ class Scheduling:
     resident_bytes: Sequence[int]
     slack_bytes: int
     tables: Tables
-    edit_distance: int = 0
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
-    carried_bytes: dict[ExecuteOp, int] = field(default_factory=dict)
-    pending: dict[RepeatOp, list[PreloadOp]] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
     hbm: Mapping[str, HbmOp] = field(default_factory=dict)
+
+    @property
+    def separate(self) -> bool:
+        """Whether preloads have an SRAM of their own: a reference machine."""
+        return self.tables.chip.preload_sram == "separate"
 
     def run(self) -> None:
         """Choose and write plans and places into the module. Raises CapacityError."""
@@ -136,7 +169,8 @@ class Scheduling:
         self.hbm = hbm_tensors(self.module)
         for i, op in enumerate(o for o in program.walk() if isinstance(o, ExecuteOp)):
             self.number[op] = i
-            if self.keep and op.plan is not None:
+            # What a loop carries already ties the plans of several executes.
+            if op.plan is not None and (self.keep or any(_carried(v) for v in op.ins)):
                 self.fixed.add(op)
         for run in runs_of(program.body.block):
             if run.body_of is not None:
@@ -155,10 +189,10 @@ class Scheduling:
             table = (
                 self.tables.fixed(execute) if execute in self.fixed else self.tables.free(execute)
             )
-            own = own_preloads(execute)
+            own, ahead = self.preloads(execute, periodic)
             places = [earliest_place(p, self.hbm) for p in own]
             earliest = max(places, default=-1)
-            if periodic and earliest < 0 and run.body_of is not None:
+            if periodic and not ahead and earliest < 0 and run.body_of is not None:
                 carried = all(may_carry(p, run.body_of, self.hbm) for p in own)
                 earliest = -1 if carried else 0
             ops.append(
@@ -176,18 +210,34 @@ class Scheduling:
                     + self.held(run, execute),
                     smallest_bytes=0 if len(table) else self.tables.smallest(execute),
                     earliest=earliest,
+                    ahead=ahead,
                     phases=exchange_phases(execute),
                 )
             )
         if not periodic and isinstance(run.before, RepeatOp):
-            for preload in self.pending.get(run.before, []):
+            for preload in pending_preloads(run.before):
                 ops.append(Op("loop", waiting_table(self.preload_bytes(preload))))
         return Program(tuple(ops), Rules.of(self.tables.chip), periodic)
 
-    def held(self, run: Run, execute: ExecuteOp) -> int:
-        """Bytes of preloads that a loop in front of the run has issued, for later executes of it."""
+    @staticmethod
+    def preloads(execute: ExecuteOp, periodic: bool) -> tuple[list[PreloadOp], bool]:
+        """The preloads of an execute in its block, and whether they are issued an iteration ahead:
+        of a handle that a loop carries, the one that its body issues again."""
+        again: dict[PreloadOp, None] = {}
+        for v in execute.ins if periodic else ():
+            loop = v.owner.parent_op() if isinstance(v, BlockArgument) else None
+            if isinstance(v, BlockArgument) and isinstance(loop, RepeatOp):
+                issued = yield_of(loop).values[v.index - 1].owner
+                if isinstance(issued, PreloadOp):
+                    again[issued] = None
+        own = own_preloads(execute)
+        return ([*again, *own], True) if again else (own, False)
+
+    @staticmethod
+    def held(run: Run, execute: ExecuteOp) -> int:
+        """Bytes of preloads that a loop in front has issued for later executes of the run."""
         later = run.executes[run.executes.index(execute) + 1 :]
-        return sum(self.carried_bytes.get(e, 0) for e in later)
+        return sum(carried_bytes(e) for e in later)
 
     @staticmethod
     def preload_bytes(preload: PreloadOp) -> int:
@@ -197,11 +247,7 @@ class Scheduling:
         arg = use.operation.body.block.args[use.index + 1]
         inner = next(iter(arg.uses))
         assert isinstance(inner.operation, ExecuteOp)
-        execute = inner.operation
-        local = (False,) * len(execute.ins)
-        buffers = execute_buffers(execute.operator(), plan_of(execute), execute.sources, local)
-        wanted = ("preload", inner.index)
-        return next(b.size_bytes for b in buffers if (b.role, b.index) == wanted)
+        return preload_size(inner.operation, inner.index)
 
     @staticmethod
     def edge(value: SSAValue, index: Mapping[ExecuteOp, int]) -> Edge:
@@ -235,24 +281,19 @@ class Scheduling:
         for anchor, group in zip(run.executes, schedule.queue(count), strict=True):
             placed = []
             for j in group:
-                for preload in own_preloads(run.executes[j]):
-                    if schedule.issue[j] < 0:
+                preloads, carried = self.preloads(run.executes[j], True)
+                for preload in preloads:
+                    if schedule.issue[j] < 0 and not carried:
                         ahead.append((preload, anchor))
                     placed.append(preload)
             places.append((anchor, placed))
         order_block(loop.body.block, places)
         if not ahead:
             return
-        consumers = [use.operation for p, _ in ahead for use in p.result.uses]
-        numbers = [run.executes.index(e) for e in consumers if isinstance(e, ExecuteOp)]
-        new, prologue, peeled = carry_preloads(loop, ahead)
-        self.pending[new] = prologue
-        for i, (body, twin) in enumerate(zip(run.executes, peeled, strict=True)):
+        _, _, peeled = carry_preloads(loop, ahead)
+        for body, twin in zip(run.executes, peeled, strict=True):
             self.number[twin] = self.number[body]
             self.fixed.add(twin)
-            if i in numbers:
-                table = program.ops[i].table
-                self.carried_bytes[twin] = int(table.preload_bytes[schedule.choice[i]])
 
     def plan(self, execute: ExecuteOp, table: Table, option: int) -> None:
         """Give an execute its plan."""
@@ -285,7 +326,7 @@ class Scheduling:
         count = len(run.executes)
         for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=False):
             self.plan(execute, op.table, option)
-        pending = self.pending.get(run.before, []) if isinstance(run.before, RepeatOp) else []
+        pending = pending_preloads(run.before) if isinstance(run.before, RepeatOp) else []
         queue = schedule.queue(len(program.ops))
         places: list[tuple[Operation, list[PreloadOp]]] = []
         for i, group in enumerate(queue):
@@ -324,23 +365,7 @@ def resident_bytes(live: Liveness, scheduling: Scheduling, count: int) -> list[i
     return found
 
 
-def live_peak(live: Liveness) -> int:
-    """The most bytes live at once, addresses aside."""
-    return peak(live.problem)[1]
-
-
 def tables_of(module: ModuleOp) -> Tables:
     """Empty tables for the chip of a module."""
     chip = chip_of(module)
     return Tables(chip, device_model(chip))
-
-
-__all__ = [
-    "Policy",
-    "Scheduling",
-    "Tables",
-    "live_peak",
-    "resident_bytes",
-    "runs_of",
-    "tables_of",
-]

@@ -22,14 +22,16 @@ class Weights:
     """What a plan's resources cost beside the time of its execute: seconds a second or byte.
 
     preload: of the time that its preload takes beyond its bytes' own. landing: of the ingress port
-    while the preload lands. execute, waiting: of bytes a core while it executes, or waits. energy:
-    of joules that the plan moves; time then counts as the static power's.
+    while the preload lands. execute, waiting: of bytes a core while it executes, or waits.
+    exchange: of an exchange, which preloads slow down. energy: joules that the plan moves count,
+    and time as what static power takes in it.
     """
 
     preload: float = 1.0
     landing: float = 0.0
     execute: float = 0.0
     waiting: float = 0.0
+    exchange: float = 1.0
     energy: bool = False
 
 
@@ -37,7 +39,7 @@ def own_costs(program: Program, i: int, weights: Weights) -> np.ndarray:
     """The cost of each option of operator i without its neighbours: compute, exchanges and what
     the weights say."""
     table = program.ops[i].table
-    found = table.compute_s + table.exchange_s
+    found = table.compute_s + weights.exchange * table.exchange_s
     if program.ops[i].loads:
         found = found + weights.preload * (table.preload_s - table.hbm_s)
         found = found + weights.landing * table.landing_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elk_ir.schedule.model import Program, Schedule, first_place, settled
+from elk_ir.schedule.model import Program, Schedule, first_place, last_place, settled
 
 AHEAD = 24
 """The most operators that are preloaded ahead in a program without a loop."""
@@ -62,6 +62,9 @@ def _reach(
     waits beside it stays within `limit`."""
     count = len(ordered)
     least = max((position[j] for j in range(i + 1) if program.ops[j].loads), default=-1)
+    if program.periodic and i == count - 1:
+        must = [position[j] + count for j in range(count) if program.ops[j].ahead]
+        least = max([least, *must])
     held = 0
     last = count - 1 if not program.periodic else 2 * count - 1
     for at in range(last + 1):
@@ -84,7 +87,7 @@ def place(
     count = len(program.ops)
     issued = [0] * count
     for position, j in enumerate(ordered):
-        at, first = j, first_place(program, j)
+        at, first = last_place(program, j), first_place(program, j)
         while at > first:
             before, shift = at - 1, 0
             if before < 0:

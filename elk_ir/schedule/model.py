@@ -73,8 +73,8 @@ class Op:
     resident_bytes: what tensors of others take while it runs. loads: it has preloads.
     smallest_bytes: the least execute_bytes of any plan at all, for the message when none fits.
     earliest: the first place at which its preload may be issued; -1: anywhere, and in a periodic
-    program also an iteration ahead. phases: exchange phases of re-layouts and inserted entries,
-    each with its barriers.
+    program also an iteration ahead. ahead: its preload must be issued an iteration ahead.
+    phases: exchange phases of re-layouts and inserted entries, each with its barriers.
     """
 
     label: str
@@ -84,6 +84,7 @@ class Op:
     resident_bytes: int = 0
     smallest_bytes: int = 0
     earliest: int = -1
+    ahead: bool = False
     phases: int = 0
 
 
@@ -355,6 +356,11 @@ def first_place(program: Program, j: int) -> int:
     if program.periodic and earliest < 0:
         return j - len(program.ops) + 1
     return min(j, max(0, earliest))
+
+
+def last_place(program: Program, j: int) -> int:
+    """The last execute in front of which the preload of operator j may be issued."""
+    return -1 if program.periodic and program.ops[j].ahead else j
 
 
 # ---------------------------------------------------------------------- memory

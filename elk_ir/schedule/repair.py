@@ -10,6 +10,7 @@ from elk_ir.schedule.allocate import Fronts, Weights, next_execution, next_state
 from elk_ir.schedule.model import (
     Program,
     Schedule,
+    last_place,
     occupied_bytes,
     queue_order,
     settled,
@@ -71,11 +72,13 @@ def later(program: Program, schedule: Schedule, i: int) -> Schedule | None:
     follows it in the order; None if none waits."""
     count = len(program.ops)
     held = set(waiting(program, schedule, i))
-    last = next((j for j in reversed(queue_order(program, schedule)) if j in held), None)
-    if last is None:
-        return None
     issue = list(schedule.issue)
-    here = i if issue[last] <= i < last else i - count
+    for last in reversed(queue_order(program, schedule)):
+        here = i if issue[last] <= i < last else i - count
+        if last in held and here + 1 <= last_place(program, last):
+            break
+    else:
+        return None
     issue[last] = here + 1
     return settled(program, replace(schedule, issue=tuple(issue)))
 

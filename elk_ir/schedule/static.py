@@ -8,7 +8,7 @@ from elk_ir.schedule.allocate import Fronts, Weights
 from elk_ir.schedule.basic import Step, choose_basic
 from elk_ir.schedule.fill import fill
 from elk_ir.schedule.inductive import does_not_fit, unrolled
-from elk_ir.schedule.model import Program, Schedule, evaluate, first_place, settled
+from elk_ir.schedule.model import Program, Schedule, evaluate, first_place, last_place, settled
 from elk_ir.schedule.repair import repair
 
 SPLITS = 128
@@ -37,7 +37,10 @@ def basic(program: Program, weights: Weights) -> Schedule:
     choice = choose_basic(steps, program.rules.capacity_bytes)
     start = count if program.periodic else 0
     issue = [
-        max(first_place(program, i), i - 1 if choice.hoisted[start + i] else i)
+        max(
+            first_place(program, i),
+            min(last_place(program, i), i - 1 if choice.hoisted[start + i] else i),
+        )
         for i in range(count)
     ]
     schedule = Schedule(choice.plans[start : start + count], tuple(issue), tuple(range(count)))
