@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from elk_ir.chips import load_chip
 from elk_ir.chips.chip import Chip
+from elk_ir.errors import ChipError
 from elk_ir.sim.patterns import traffic_of
 from elk_ir.sim.timeline import (
     Compute,
@@ -132,10 +134,19 @@ def chips(draw: st.DrawFn, *, overlap: bool = True) -> Chip:
             "network.cols": cols,
             "network.link_bytes_per_s": draw(rate),
             "network.hop_latency_cycles": draw(st.sampled_from([0, 3])),
-            "hbm.controllers_per_chip": draw(st.sampled_from([1, 2])),
-            "hbm.controller_placement": "short-edges",
+            "hbm.controllers_per_chip": 1,
+            "hbm.controller_placement": draw(st.sampled_from(PLACEMENTS)),
         }
-    return load_chip("test-16").with_fields(changes)
+    drawn = load_chip("test-16").with_fields(changes)
+    if topology != "all-to-all":
+        for more in (6, 4, 2):
+            # A small mesh may not have room for as many.
+            with suppress(ChipError):
+                return drawn.with_fields({"hbm.controllers_per_chip": more})
+    return drawn
+
+
+PLACEMENTS = ("long-edges", "short-edges", "all-edges", "corners")
 
 
 @st.composite

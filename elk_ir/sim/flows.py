@@ -60,9 +60,26 @@ class Resources:
         return routing.Mesh(self.chip.chips, net.rows, net.cols, net.topology == "torus2d")
 
     @cached_property
+    def controllers(self) -> routing.Controllers | None:
+        """Where HBM controllers sit on a mesh; None at a switch, and without HBM."""
+        hbm = self.chip.hbm
+        if self.mesh is None or hbm is None:
+            return None
+        mesh, sites = self.mesh, self.chip.controller_positions()
+        edges = tuple(routing.edge_of(mesh, hbm.controller_placement, site) for site in sites)
+        return routing.Controllers(mesh, sites, edges)
+
+    @property
+    def _controllers_per_chip(self) -> int:
+        """Controllers that are told apart: those at a switch send equal parts of everything."""
+        if self.controllers is not None:
+            return len(self.controllers.sites)
+        return 0 if self.chip.hbm is None else 1
+
+    @cached_property
     def slices(self) -> dict[str, slice]:
         """Kind of resource to its place in a vector."""
-        chip, hbm = self.chip, self.chip.hbm
+        chip = self.chip
         counts = {
             "port_in": chip.cores,
             "port_out": chip.cores,
@@ -70,7 +87,7 @@ class Resources:
             "link": self.mesh.links if self.mesh else 0,
             "chip_in": chip.chips,
             "chip_out": chip.chips,
-            "controller": chip.chips if hbm else 0,
+            "controller": self._controllers_per_chip * chip.chips,
             "hbm": chip.hbm_pools,
         }
         table: dict[str, slice] = {}
@@ -132,10 +149,9 @@ class Resources:
         network_bytes = float(size.sum())
         latency = net.transfer_latency_cycles / chip.clock_hz if size.size else 0.0
         if self.mesh is not None:
-            loads = routing.pair_loads(self.mesh, source, target, size)
+            loads, longest = routing.pair_loads(self.mesh, source, target, size)
             parts["link"] = loads * factor / net.link_bytes_per_s
             network_bytes = float(loads.sum())
-            longest = int(routing.hops(self.mesh, source, target).max(initial=0))
             latency += longest * net.hop_latency_cycles / chip.clock_hz
         crossing = source // chip.cores_per_chip != target // chip.cores_per_chip
         crossed = size[crossing]
@@ -173,35 +189,34 @@ class Resources:
         per_chip = moved.reshape(chip.chips, -1).sum(axis=1)
         core, block = _held(delivery)
         needed = _unique_per_chip(chip, core, block, sizes)
-        sent = needed if hbm.multicast and not store else per_chip
         if hbm.pools == "one":
             pools = np.asarray([float(delivery.hbm_bytes)])
         else:
             pools = per_chip if store else np.minimum(needed, float(delivery.hbm_bytes))
         port = "port_out" if store else "port_in"
         port_rate = net.port_out_bytes_per_s if store else net.port_in_bytes_per_s
-        egress = hbm.controllers_per_chip * hbm.controller_egress_bytes_per_s
         parts = {
             port: moved / port_rate,
-            "controller": sent / egress,
             "hbm": pools * (chip.hbm_pools / hbm.bandwidth_bytes_per_s),
         }
         if chip.landing_steals_sram:
             parts["sram"] = moved / chip.local_sram_bytes_per_s
         network_bytes = float(moved.sum())
         latency = hbm.latency_s + net.transfer_latency_cycles / chip.clock_hz
-        if self.mesh is not None:
-            sites = chip.controller_positions()
+        egress = hbm.controller_egress_bytes_per_s
+        if self.controllers is None:
+            sent = needed if hbm.multicast and not store else per_chip
+            parts["controller"] = sent / (egress * hbm.controllers_per_chip)
+        else:
             if store:
-                loads = routing.collect_loads(self.mesh, sites, moved)
-            elif hbm.multicast:
-                loads = routing.multicast_loads(self.mesh, sites, core, block, sizes)
-            else:
-                loads = routing.spread_loads(self.mesh, sites, moved)
-            parts["link"] = loads / net.link_bytes_per_s
-            network_bytes = float(loads.sum())
-            longest = routing.controller_hops(self.mesh, sites, moved)
-            latency += longest * net.hop_latency_cycles / chip.clock_hz
+                core, block = delivery.senders, np.arange(sizes.size)
+            fed = routing.feed(
+                self.controllers, core, block, sizes, multicast=hbm.multicast, store=store
+            )
+            parts["controller"] = fed.controller_bytes / egress
+            parts["link"] = fed.link_bytes / net.link_bytes_per_s
+            network_bytes = float(fed.link_bytes.sum())
+            latency += fed.hops * net.hop_latency_cycles / chip.clock_hz
         return Coflow(
             self._vector(parts),
             latency,

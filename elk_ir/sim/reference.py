@@ -182,7 +182,7 @@ class _Run:
         port: dict[int, float] = {}
         count = hbm.controllers_per_chip
         meshed = net.topology != "all-to-all"
-        sites = chip.controller_positions() if meshed else ((0, 0),) * count
+        sites = chip.controller_positions() if meshed else ()
         hops = 0
 
         def add(resource: Resource, amount: float) -> None:
@@ -204,28 +204,51 @@ class _Run:
                 if not isinstance(event, Store):
                     needed = min(needed, float(d.hbm_bytes))
                 add(("hbm", number), needed)
-            for k, (row, col) in enumerate(sites):
-                add(("controller", number, k), sent / count)
-                if not meshed:
-                    continue
-                site = base + row * net.cols + col
-                trees: dict[int, set[Resource]] = {}
-                for core, block in here:
-                    ends = (core, site) if isinstance(event, Store) else (site, core)
-                    links = path(chip, *ends)
-                    hops = max(hops, len(links))
-                    if multicast:
-                        trees.setdefault(block, set()).update(links)
-                    else:
+            if not meshed:
+                for k in range(count):
+                    add(("controller", number, k), sent / count)
+                continue
+            at = [base + row * net.cols + col for row, col in sites]
+            for block in unique:
+                cores = [c for c, b in here if b == block]
+                homes = sorted({k for c in cores for k in self.homes(c, at)})
+                for k in homes:
+                    tree: set[Resource] = set()
+                    part = sizes[block] / len(homes)
+                    for core in cores:
+                        ends = (core, at[k]) if isinstance(event, Store) else (at[k], core)
+                        links = path(chip, *ends)
+                        hops = max(hops, len(links))
                         for link in links:
-                            add(link, sizes[block] / count)
-                for block, links in trees.items():
-                    for link in links:
-                        add(link, sizes[block] / count)
+                            if not multicast or link not in tree:
+                                add(link, part)
+                        tree.update(links)
+                    add(("controller", number, k), part if multicast else part * len(cores))
         if hbm.pools == "one":
             add(("hbm", 0), float(d.hbm_bytes))
         latency = (net.transfer_latency_cycles + hops * net.hop_latency_cycles) / chip.clock_hz
         return _Flow(self.seconds(size), latency + hbm.latency_s, port, key)
+
+    def homes(self, core: int, sites: list[int]) -> list[int]:
+        """The nearest controller of each edge that has any."""
+        net, hbm = self.chip.network, self.chip.hbm
+        assert hbm is not None
+        tall = net.rows > net.cols
+        placement = hbm.controller_placement
+        upright = placement == ("long-edges" if tall else "short-edges")
+        edges: dict[object, list[int]] = {}
+        for k, site in enumerate(sites):
+            _, row, col = self.chip.core_position(site)
+            edge: object = ("column", col)
+            if placement == "corners":
+                edge = (row, col)
+            elif not upright and row in (0, net.rows - 1):
+                edge = ("row", row)
+            edges.setdefault(edge, []).append(k)
+        return [
+            min(numbers, key=lambda k: len(path(self.chip, sites[k], core)))
+            for numbers in edges.values()
+        ]
 
     # ------------------------------------------------------------------ sharing
 

@@ -9,8 +9,8 @@ position of the destination and crosses there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -38,8 +38,15 @@ class Mesh:
 
     def position(self, core: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(chip, row, column) of cores of the machine."""
-        chip, local = np.divmod(core, self.cores)
-        return chip, local // self.cols, local % self.cols
+        chip, row, col = _positions(self)
+        return chip[core], row[core], col[core]
+
+
+@lru_cache(maxsize=16)
+def _positions(mesh: Mesh) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(chip, row, column) of every core."""
+    chip, local = np.divmod(np.arange(mesh.chips * mesh.cores), mesh.cores)
+    return chip, local // mesh.cols, local % mesh.cols
 
 
 def offset(start: np.ndarray, end: np.ndarray, size: int, torus: bool) -> np.ndarray:
@@ -60,8 +67,10 @@ def hops(mesh: Mesh, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return across + np.abs(offset(r0, r1, mesh.rows, mesh.torus))
 
 
-def pair_loads(mesh: Mesh, source: np.ndarray, target: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Bytes on every link for unicast transfers: float64 (links,)."""
+def pair_loads(
+    mesh: Mesh, source: np.ndarray, target: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Bytes on every link for unicast transfers, float64 (links,), and the longest way in hops."""
     chip, r0, c0 = mesh.position(source)
     _, r1, c1 = mesh.position(target)
     loads = np.zeros((mesh.chips * mesh.cores, 4))
@@ -76,7 +85,8 @@ def pair_loads(mesh: Mesh, source: np.ndarray, target: np.ndarray, size: np.ndar
     for direction, walk in ((SOUTH, _along), (NORTH, _against)):
         table = walk(column, r0, dy, size, lanes).reshape(mesh.chips, mesh.cols, mesh.rows)
         loads[:, direction] = table.transpose(0, 2, 1).reshape(-1)
-    return loads.reshape(-1)
+    longest = int((np.abs(dx) + np.abs(dy)).max(initial=0))
+    return loads.reshape(-1), longest
 
 
 def _along(
@@ -114,181 +124,141 @@ def _intervals(
 # ---------------------------------------------------------------------- controllers
 
 
-def spread_loads(
-    mesh: Mesh, controllers: Sequence[tuple[int, int]], held: np.ndarray
-) -> np.ndarray:
-    """Links of unicast from the controllers: each sends an equal part of every core's bytes.
+@dataclass(frozen=True)
+class Controllers:
+    """The HBM controllers of every chip: (row, column) of each one's core, and the edge of the mesh
+    (any label) on which it sits."""
 
-    held: float64 (chips x cores,), bytes into each core.
-    """
-    if mesh.torus:
-        source, target, size = _controller_pairs(mesh, controllers, held)
-        return pair_loads(mesh, source, target, size)
-    table = held.reshape(mesh.chips, mesh.rows, mesh.cols)
-    down = np.cumsum(table[:, ::-1], axis=1)[:, ::-1]
-    up = np.cumsum(table, axis=1)
-    across = table.sum(axis=1)
-    right = np.cumsum(across[:, ::-1], axis=1)[:, ::-1]
-    left = np.cumsum(across, axis=1)
-    return _tree(
-        mesh, controllers, _after(down, 1), _before(up, 1), _after(right, 1), _before(left, 1)
-    )
+    mesh: Mesh
+    sites: tuple[tuple[int, int], ...]
+    edges: tuple[str, ...]
+
+    @cached_property
+    def cores(self) -> np.ndarray:
+        """The core of each controller within its chip: int64 (controllers,)."""
+        return np.asarray([r * self.mesh.cols + c for r, c in self.sites], dtype=np.int64)
+
+    @cached_property
+    def homes(self) -> np.ndarray:
+        """For each core of a chip the nearest controller of each edge (the first of equals):
+        int64 (cores, edges)."""
+        every = np.arange(self.mesh.cores)
+        columns: list[np.ndarray] = []
+        for edge in sorted(set(self.edges)):
+            numbers = np.flatnonzero([e == edge for e in self.edges])
+            way = np.stack(
+                [hops(self.mesh, np.full_like(every, self.cores[k]), every) for k in numbers]
+            )
+            columns.append(numbers[way.argmin(axis=0)])
+        return np.stack(columns, axis=1)
 
 
-def multicast_loads(
-    mesh: Mesh,
-    controllers: Sequence[tuple[int, int]],
+def edge_of(mesh: Mesh, placement: str, site: tuple[int, int]) -> str:
+    """The edge on which a controller at `site` sits, by the chip file's placement; every corner is
+    an edge of its own where they are at corners."""
+    row, col = site
+    if placement == "corners":
+        return f"corner {row} {col}"
+    sideways = (placement == "long-edges") != (mesh.cols >= mesh.rows)
+    if placement == "all-edges" or not sideways:
+        if row == 0:
+            return "top"
+        if row == mesh.rows - 1:
+            return "bottom"
+    return "left" if col == 0 else "right"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What HBM controllers send (or take): bytes of each controller (chips x controllers,), of each
+    link, and the longest way in hops."""
+
+    controller_bytes: np.ndarray
+    link_bytes: np.ndarray
+    hops: int
+
+
+def feed(
+    controllers: Controllers,
     core: np.ndarray,
     block: np.ndarray,
     block_bytes: np.ndarray,
+    *,
+    multicast: bool,
+    store: bool,
+) -> Feed:
+    """Blocks from HBM to the cores that hold them, or back (`store`).
+
+    core, block: int64 (n,), every (core, block) held. The compiler lays tensors out in HBM: in each
+    chip a block is cut into equal parts behind the controllers at home with its holders. With
+    `multicast` a controller sends its part once, along the union of its paths.
+    """
+    mesh, count = controllers.mesh, len(controllers.sites)
+    chip = core // mesh.cores
+    group, of_holder = np.unique(chip * (block_bytes.size + 1) + block, return_inverse=True)
+    of_holder = of_holder.reshape(-1)
+    # Distinct (group, controller) pairs: who serves whom.
+    homes = controllers.homes[core % mesh.cores]
+    keys = np.unique((of_holder[:, None] * count + homes).reshape(-1))
+    served, server = np.divmod(keys, count)
+    parts = np.bincount(served, minlength=group.size)
+    begin = np.cumsum(parts) - parts
+    # Every holder with every controller that serves its block.
+    times = parts[of_holder]
+    holder = np.repeat(np.arange(core.size), times)
+    ends = np.cumsum(times)
+    at = np.arange(holder.size) + np.repeat(begin[of_holder] - (ends - times), times)
+    number, share = server[at], block_bytes[block[holder]] / times[holder]
+    site = chip[holder] * mesh.cores + controllers.cores[number]
+    target = core[holder]
+    if multicast and not store:
+        group_bytes = block_bytes[group % (block_bytes.size + 1)] / np.maximum(parts, 1)
+        where = group[served] // (block_bytes.size + 1) * count + server
+        sent = np.bincount(where, group_bytes[served], minlength=mesh.chips * count)
+        longest = int(hops(mesh, site, target).max(initial=0))
+        return Feed(sent, _tree_loads(mesh, at, site, target, share), longest)
+    where = chip[holder] * count + number
+    sent = np.bincount(where, share, minlength=mesh.chips * count)
+    ends_of = (target, site) if store else (site, target)
+    return Feed(sent, *pair_loads(mesh, *ends_of, share))
+
+
+def _tree_loads(
+    mesh: Mesh, tree: np.ndarray, site: np.ndarray, target: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
-    """Links of multicast: each controller sends an equal part of every block along the union of
-    its paths to the cores that hold it. core, block: int64 (n,), every (core, block) held."""
-    chip, row, col = mesh.position(core)
-    if mesh.torus:
-        return _torus_trees(mesh, controllers, chip, row, col, block, block_bytes)
-    # How far each block reaches, in every column and across columns, of each chip.
-    lane, lane_size, bottom, top = _reach(
-        (block * mesh.chips + chip) * mesh.cols + col, row, block_bytes, block
-    )
-    where = lane % (mesh.chips * mesh.cols)
-    shape = (mesh.chips, mesh.cols, mesh.rows)
-    # load on the link after position i = bytes of blocks that reach beyond i.
-    size = mesh.chips * mesh.cols * mesh.rows
-    ends = np.bincount(where * mesh.rows + top, lane_size, minlength=size).reshape(shape)
-    starts = np.bincount(where * mesh.rows + bottom, lane_size, minlength=size).reshape(shape)
-    down = _after(np.cumsum(ends[..., ::-1], axis=-1)[..., ::-1], 2).transpose(0, 2, 1)
-    up = _before(np.cumsum(starts, axis=-1), 2).transpose(0, 2, 1)
-    lane, lane_size, bottom, top = _reach(block * mesh.chips + chip, col, block_bytes, block)
-    where = lane % mesh.chips
-    size = mesh.chips * mesh.cols
-    ends = np.bincount(where * mesh.cols + top, lane_size, minlength=size)
-    starts = np.bincount(where * mesh.cols + bottom, lane_size, minlength=size)
-    shape = (mesh.chips, mesh.cols)
-    right = _after(np.cumsum(ends.reshape(shape)[:, ::-1], axis=1)[:, ::-1], 1)
-    left = _before(np.cumsum(starts.reshape(shape), axis=1), 1)
-    return _tree(mesh, controllers, down, up, right, left)
-
-
-def _reach(
-    lane: np.ndarray, position: np.ndarray, block_bytes: np.ndarray, block: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each distinct lane: its number, its block's bytes, its least and largest position."""
-    order = np.lexsort((position, lane))
-    lane, position, block = lane[order], position[order], block[order]
-    first = np.flatnonzero(np.concatenate([[True], lane[1:] != lane[:-1]])) if lane.size else lane
-    last = np.concatenate([first[1:], [lane.size]]) - 1 if lane.size else lane
-    sizes = block_bytes[block[first]].astype(np.float64)
-    return lane[first], sizes, position[first], position[last]
-
-
-def _after(table: np.ndarray, axis: int) -> np.ndarray:
-    """Entry i of the result is entry i + 1: what lies beyond the link that leaves i forwards."""
-    moved = np.roll(table, -1, axis=axis)
-    moved[(slice(None),) * axis + (-1,)] = 0.0
-    return moved
-
-
-def _before(table: np.ndarray, axis: int) -> np.ndarray:
-    """Entry i of the result is entry i - 1."""
-    moved = np.roll(table, 1, axis=axis)
-    moved[(slice(None),) * axis + (0,)] = 0.0
-    return moved
-
-
-def _tree(
-    mesh: Mesh,
-    controllers: Sequence[tuple[int, int]],
-    down: np.ndarray,
-    up: np.ndarray,
-    right: np.ndarray,
-    left: np.ndarray,
-) -> np.ndarray:
-    """Links of trees from all controllers. down, up (chips, rows, cols): bytes wanted beyond each
-    vertical link; right, left (chips, cols): beyond each column, over all rows."""
-    at = np.zeros((mesh.rows, mesh.cols))
-    for row, col in controllers:
-        at[row, col] += 1.0 / len(controllers)
-    above = np.cumsum(at.sum(axis=1))[:, None]  # share of the controllers at or above a row
-    below = np.cumsum(at.sum(axis=1)[::-1])[::-1][:, None]
-    west_of = np.cumsum(at, axis=1)  # share in this row, at or left of a column
-    east_of = np.cumsum(at[:, ::-1], axis=1)[:, ::-1]
-    loads = np.zeros((mesh.chips, mesh.rows, mesh.cols, 4))
-    loads[..., SOUTH] = down * above
-    loads[..., NORTH] = up * below
-    loads[..., EAST] = right[:, None, :] * west_of
-    loads[..., WEST] = left[:, None, :] * east_of
-    return loads.reshape(-1)
-
-
-def _controller_pairs(
-    mesh: Mesh, controllers: Sequence[tuple[int, int]], held: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(controller's core, core, bytes) of every controller and core that has bytes."""
-    core = np.flatnonzero(held)
-    base = core // mesh.cores * mesh.cores
-    at = np.asarray([r * mesh.cols + c for r, c in controllers], dtype=np.int64)
-    site = (base[:, None] + at).reshape(-1)
-    share = np.repeat(held[core] / len(controllers), len(controllers))
-    return site, np.repeat(core, len(controllers)), share
-
-
-def collect_loads(
-    mesh: Mesh, controllers: Sequence[tuple[int, int]], sent: np.ndarray
-) -> np.ndarray:
-    """Links of stores: every core sends an equal part of its bytes to each controller."""
-    site, core, size = _controller_pairs(mesh, controllers, sent)
-    return pair_loads(mesh, core, site, size)
-
-
-def controller_hops(mesh: Mesh, controllers: Sequence[tuple[int, int]], held: np.ndarray) -> int:
-    """The longest way between a controller and a core with bytes."""
-    local = np.unique(np.flatnonzero(held) % mesh.cores)
-    if local.size == 0:
-        return 0
-    sites = np.asarray([r * mesh.cols + c for r, c in controllers], dtype=np.int64)
-    return int(hops(mesh, np.repeat(sites, local.size), np.tile(local, sites.size)).max())
-
-
-def _torus_trees(
-    mesh: Mesh,
-    controllers: Sequence[tuple[int, int]],
-    chip: np.ndarray,
-    row: np.ndarray,
-    col: np.ndarray,
-    block: np.ndarray,
-    block_bytes: np.ndarray,
-) -> np.ndarray:
-    """Unions of paths on a torus, controller by controller: each reaches as far as its farthest
-    receiver in either direction, along its row and then along every column."""
+    """Bytes on every link when each tree (a number for every path) carries its bytes once along
+    the union of its paths: along the row of its site as far as its farthest target in either
+    direction, then along the column of each target likewise."""
+    chip, r0, c0 = mesh.position(site)
+    _, r1, c1 = mesh.position(target)
     loads = np.zeros((mesh.chips * mesh.cores, 4))
-    for r0, c0 in controllers:
-        dx = offset(np.asarray(c0), col, mesh.cols, True)
-        dy = offset(np.asarray(r0), row, mesh.rows, True)
-        row_lane = block * mesh.chips + chip
-        column_lane = (block * mesh.chips + chip) * mesh.cols + col
-        for lane, delta, forward, backward in (
-            (row_lane, dx, EAST, WEST),
-            (column_lane, dy, SOUTH, NORTH),
-        ):
-            number, size, low, high = _reach(lane, delta, block_bytes, block)
-            size = size / len(controllers)
-            vertical = forward == SOUTH
-            if vertical:
-                where = number % (mesh.chips * mesh.cols)
-                start, lanes = np.full(where.size, r0), (mesh.chips * mesh.cols, mesh.rows)
-            else:
-                where = number % mesh.chips
-                start, lanes = np.full(where.size, c0), (mesh.chips, mesh.cols)
-            for direction, table in (
-                (forward, _along(where, start, np.maximum(high, 0), size, lanes)),
-                (backward, _against(where, start, np.minimum(low, 0), size, lanes)),
-            ):
-                if vertical:
-                    table = table.reshape(mesh.chips, mesh.cols, mesh.rows).transpose(0, 2, 1)
-                    loads[:, direction] += table.reshape(-1)
-                else:
-                    view = loads[:, direction].reshape(mesh.chips, mesh.rows, mesh.cols)
-                    view[:, r0, :] += table
-                    loads[:, direction] = view.reshape(-1)
+    dx = offset(c0, c1, mesh.cols, mesh.torus)
+    dy = offset(r0, r1, mesh.rows, mesh.torus)
+    first, low, high = _reach(tree, dx)
+    row, lanes = (chip * mesh.rows + r0)[first], (mesh.chips * mesh.rows, mesh.cols)
+    for direction, walk, reach in (
+        (EAST, _along, np.maximum(high, 0)),
+        (WEST, _against, np.minimum(low, 0)),
+    ):
+        loads[:, direction] = walk(row, c0[first], reach, size[first], lanes).reshape(-1)
+    first, low, high = _reach(tree * mesh.cols + c1, dy)
+    column, lanes = (chip * mesh.cols + c1)[first], (mesh.chips * mesh.cols, mesh.rows)
+    for direction, walk, reach in (
+        (SOUTH, _along, np.maximum(high, 0)),
+        (NORTH, _against, np.minimum(low, 0)),
+    ):
+        table = walk(column, r0[first], reach, size[first], lanes)
+        table = table.reshape(mesh.chips, mesh.cols, mesh.rows).transpose(0, 2, 1)
+        loads[:, direction] = table.reshape(-1)
     return loads.reshape(-1)
+
+
+def _reach(lane: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each distinct lane: one of its entries, its least and its largest delta."""
+    order = np.lexsort((delta, lane))
+    ordered = lane[order]
+    new = np.ones(lane.size, dtype=bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], lane.size) - 1 if lane.size else first
+    return order[first], delta[order[first]], delta[order[last]]
