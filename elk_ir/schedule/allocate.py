@@ -10,7 +10,7 @@ execute.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -95,29 +95,38 @@ def settle(program: Program, weights: Weights, start: Sequence[int] | None = Non
 class Fronts:
     """The steps of every operator, computed once.
 
-    costs: of every option. execute: options by rising cost and falling execute_bytes. preload[f]:
-    options of family f by rising cost and falling preload_bytes.
+    costs: of every option. execute: options by rising cost and falling execute_bytes.
     """
 
+    program: Program
     costs: tuple[np.ndarray, ...]
     execute: tuple[np.ndarray, ...]
-    preload: tuple[dict[int, np.ndarray], ...]
+    states: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
     @staticmethod
     def of(program: Program, weights: Weights) -> Fronts:
         """The fronts of all operators, re-layouts counted beside the neighbours' cheapest plans."""
         base = settle(program, weights)
-        costs, execute, preload = [], [], []
+        costs, execute = [], []
         for i, op in enumerate(program.ops):
             cost = own_costs(program, i, weights) + layout_costs(program, base, i)
             costs.append(cost)
             execute.append(step_ranks(cost, op.table.execute_bytes))
-            states: dict[int, np.ndarray] = {}
-            for family in np.unique(op.table.family):
-                rows = np.flatnonzero(op.table.family == family)
-                states[int(family)] = rows[step_ranks(cost[rows], op.table.preload_bytes[rows])]
-            preload.append(states)
-        return Fronts(tuple(costs), tuple(execute), tuple(preload))
+        return Fronts(program, tuple(costs), tuple(execute))
+
+    def repeated(self, copies: int, program: Program) -> Fronts:
+        """The same for `program`, in which all operators occur `copies` times."""
+        return Fronts(program, self.costs * copies, self.execute * copies)
+
+    def preload(self, j: int, family: int) -> np.ndarray:
+        """Options of one family of operator j by rising cost and falling preload_bytes."""
+        found = self.states.get((j, family))
+        if found is None:
+            table = self.program.ops[j].table
+            rows = np.flatnonzero(table.family == family)
+            found = rows[step_ranks(self.costs[j][rows], table.preload_bytes[rows])]
+            self.states[j, family] = found
+        return found
 
 
 def next_execution(program: Program, fronts: Fronts, i: int, current: int) -> int | None:
@@ -134,7 +143,7 @@ def next_state(
 ) -> int | None:
     """The next smaller preload-state of a waiting operator that still executes in its room."""
     table = program.ops[j].table
-    for option in fronts.preload[j][int(table.family[current])]:
+    for option in fronts.preload(j, int(table.family[current])):
         if (
             table.preload_bytes[option] < table.preload_bytes[current]
             and table.execute_bytes[option] <= room_bytes

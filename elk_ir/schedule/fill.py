@@ -33,10 +33,8 @@ def fill(
     ]
     if limits is None:
         limits = room_bytes(program, choice)
-    reach = [_reach(program, ordered, position, sizes, limits[i], i) for i in range(count)]
-    if None in reach:
-        return None
-    return place(program, choice, [r for r in reach if r is not None], ordered)
+    reach = _reach(program, ordered, position, sizes, limits)
+    return None if reach is None else place(program, choice, reach, ordered)
 
 
 def room_bytes(program: Program, choice: Sequence[int]) -> list[int]:
@@ -55,29 +53,53 @@ def _reach(
     ordered: Sequence[int],
     position: Sequence[int],
     sizes: Sequence[int],
-    limit: int,
-    i: int,
-) -> int | None:
-    """The last position of the (periodic) order that may be issued before execute i, so that what
-    waits beside it stays within `limit`."""
+    limits: Sequence[int],
+) -> list[int] | None:
+    """Per execute the last position of the (periodic) order that may be issued before it, so that
+    what waits beside it stays within its limit; None if what must be issued does not fit."""
     count = len(ordered)
-    least = max((position[j] for j in range(i + 1) if program.ops[j].loads), default=-1)
-    if program.periodic and i == count - 1:
-        must = [position[j] + count for j in range(count) if program.ops[j].ahead]
-        least = max([least, *must])
-    held = 0
-    last = count - 1 if not program.periodic else 2 * count - 1
-    for at in range(last + 1):
-        lap, j = divmod(at, count)
-        j = ordered[j]
-        k = j + lap * count
-        if program.ops[j].loads and k > i:
-            if at > least and (k - i > AHEAD or first_place(program, j) + lap * count > i):
-                return at - 1
-            held += sizes[j]
-            if held > limit:
-                return at - 1 if at > least else None
-    return last
+    loads = [op.loads for op in program.ops]
+    last = 2 * count - 1 if program.periodic else count - 1
+    first = [first_place(program, j) for j in range(count)]
+    must = [position[j] + count for j in range(count) if program.ops[j].ahead]
+    reach: list[int] = []
+    least, at, held = -1, -1, 0
+    for i in range(count):
+        if loads[i]:
+            if position[i] <= at:
+                held -= sizes[i]  # it waited until now
+            least = max(least, position[i])
+        if must and i == count - 1:
+            least = max(least, *must)
+        while at < least:
+            at += 1
+            held += _held(ordered, sizes, loads, at, i)
+        while held > limits[i] and at > least:
+            held -= _held(ordered, sizes, loads, at, i)
+            at -= 1
+        if held > limits[i]:
+            return None
+        while at < last:
+            lap, j = divmod(at + 1, count)
+            j = ordered[j]
+            k = j + lap * count
+            if loads[j] and k > i:
+                size = sizes[j]
+                if k - i > AHEAD or first[j] + lap * count > i or held + size > limits[i]:
+                    break
+                held += size
+            at += 1
+        reach.append(at)
+    return reach
+
+
+def _held(
+    ordered: Sequence[int], sizes: Sequence[int], loads: Sequence[bool], at: int, i: int
+) -> int:
+    """Bytes that the preload at position `at` holds while operator i executes."""
+    lap, j = divmod(at, len(ordered))
+    j = ordered[j]
+    return sizes[j] if loads[j] and j + lap * len(ordered) > i else 0
 
 
 def place(

@@ -16,7 +16,6 @@ from elk_ir.schedule.fill import AHEAD, place
 from elk_ir.schedule.model import (
     Clock,
     Edge,
-    Load,
     Program,
     Schedule,
     evaluate,
@@ -73,7 +72,7 @@ def elk_dyn(
     middle = copies // 2 * count
     best: tuple[float, Schedule] | None = None
     ahead = count - 1 if program.periodic else AHEAD
-    fronts = Fronts.of(wide, weights)
+    fronts = Fronts.of(program, weights).repeated(copies, wide)
     for slack in slacks:
         choice, reach = _induct(wide, fronts, ahead, ordered, slack)
         kept = slice(middle, middle + count)
@@ -133,18 +132,6 @@ def _induct(
     return choice, reach
 
 
-class _Lazy(dict[int, Load]):
-    """Loads that are computed when asked for."""
-
-    def __init__(self, program: Program, choice: Sequence[int]):
-        super().__init__()
-        self.program, self.choice = program, choice
-
-    def __missing__(self, key: int) -> Load:
-        self[key] = found = load_of(self.program, self.choice, key)
-        return found
-
-
 def _rest(
     program: Program,
     choice: Sequence[int],
@@ -157,7 +144,9 @@ def _rest(
     end (or as far as it matters)."""
     rules = program.rules
     end = min(len(program.ops), i + HORIZON)
-    loads = _Lazy(program, choice)
+    loads = {
+        k: load_of(program, choice, k) for k in range(i, min(len(program.ops), end + 2 * AHEAD))
+    }
     clock = Clock()
     if program.ops[i].loads:
         clock.landed.add(i)

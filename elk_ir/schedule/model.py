@@ -97,6 +97,10 @@ class Program:
     periodic: bool = False
     readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
     """Per operator, (reader, its input) of each of its results."""
+    makers: tuple[tuple[int, ...], ...] = field(init=False)
+    """Per operator, itself and the operators that make its resident operands."""
+    known: list[dict[tuple[int, ...], Load]] = field(init=False, repr=False)
+    """Loads by operator and the choices that they depend on."""
 
     def __post_init__(self) -> None:
         found: list[list[tuple[int, int]]] = [[] for _ in self.ops]
@@ -105,6 +109,12 @@ class Program:
                 if edge.producer >= 0:
                     found[edge.producer].append((i, e))
         object.__setattr__(self, "readers", tuple(tuple(r) for r in found))
+        makers = (
+            (i, *(e.producer for e in op.inputs if e.producer >= 0))
+            for i, op in enumerate(self.ops)
+        )
+        object.__setattr__(self, "makers", tuple(makers))
+        object.__setattr__(self, "known", [{} for _ in self.ops])
 
 
 class Load(NamedTuple):
@@ -128,6 +138,14 @@ class Load(NamedTuple):
 
 def load_of(program: Program, choice: Sequence[int], i: int) -> Load:
     """Operator i under `choice`, re-layouts of its operands included."""
+    key = tuple([choice[k] for k in program.makers[i]])
+    found = program.known[i].get(key)
+    if found is None:
+        found = program.known[i][key] = _load(program, choice, i)
+    return found
+
+
+def _load(program: Program, choice: Sequence[int], i: int) -> Load:
     op = program.ops[i]
     table, c = op.table, choice[i]
     relayout = ingress = 0.0
@@ -295,17 +313,18 @@ class Times:
     """Executes alone, one after another."""
 
 
-_SETTLED = 1e-9
+_SETTLED = 1e-7
+"""Iterations that differ by no more than this part of them are steady."""
 
 
-def evaluate(program: Program, schedule: Schedule, most: int = 12) -> Times:
+def evaluate(program: Program, schedule: Schedule, most: int = 10) -> Times:
     """The time of a schedule; a periodic one until two iterations take equally long."""
     loads = loads_of(program, schedule.choice)
     return evaluate_loads(program, loads, schedule, most)
 
 
 def evaluate_loads(
-    program: Program, loads: Sequence[Load], schedule: Schedule, most: int = 12
+    program: Program, loads: Sequence[Load], schedule: Schedule, most: int = 10
 ) -> Times:
     """`evaluate` with the loads known."""
     rules, count = program.rules, len(program.ops)
@@ -370,33 +389,36 @@ def waiting(program: Program, schedule: Schedule, i: int) -> list[int]:
     """Operators whose preloads wait while operator i executes."""
     count = len(program.ops)
     found = []
-    for j in range(count):
-        if not program.ops[j].loads or j == i:
-            continue
-        if schedule.issue[j] <= i < j or (
-            program.periodic and schedule.issue[j] + count <= i < j + count
-        ):
+    for j, at in enumerate(schedule.issue):
+        if program.ops[j].loads and (at <= i < j or (at < 0 and at + count <= i)):
             found.append(j)
     return found
 
 
+def occupied(program: Program, schedule: Schedule) -> list[int]:
+    """Bytes in use at the peak of every execute; with an SRAM of their own, preloads do not add to
+    what executes take."""
+    held = [0] * len(program.ops)
+    own: list[int] = []
+    for j, (op, c, at) in enumerate(zip(program.ops, schedule.choice, schedule.issue, strict=True)):
+        own.append(int(op.table.execute_bytes[c]) + op.resident_bytes)
+        if op.loads:
+            size = int(op.table.preload_bytes[c])
+            for i in range(at, j):
+                held[i] += size  # a negative place is one of the previous iteration
+    if program.rules.separate_sram:
+        return [max(a, b) for a, b in zip(own, held, strict=True)]
+    return [a + b for a, b in zip(own, held, strict=True)]
+
+
 def occupied_bytes(program: Program, schedule: Schedule, i: int) -> int:
-    """Bytes in use at the peak of execute i; with an SRAM of their own, preloads do not count."""
-    op = program.ops[i]
-    own = int(op.table.execute_bytes[schedule.choice[i]]) + op.resident_bytes
-    held = sum(
-        int(program.ops[j].table.preload_bytes[schedule.choice[j]])
-        for j in waiting(program, schedule, i)
-    )
-    return max(own, held) if program.rules.separate_sram else own + held
+    """Bytes in use at the peak of execute i."""
+    return occupied(program, schedule)[i]
 
 
 def excess_bytes(program: Program, schedule: Schedule, capacity_bytes: int) -> int:
     """The most by which a schedule exceeds `capacity_bytes`; at most 0 if it fits."""
-    return max(
-        (occupied_bytes(program, schedule, i) - capacity_bytes for i in range(len(program.ops))),
-        default=-capacity_bytes,
-    )
+    return max(occupied(program, schedule), default=0) - capacity_bytes
 
 
 def step_ranks(times: np.ndarray, sizes: np.ndarray) -> np.ndarray:

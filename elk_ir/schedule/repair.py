@@ -11,7 +11,7 @@ from elk_ir.schedule.model import (
     Program,
     Schedule,
     last_place,
-    occupied_bytes,
+    occupied,
     queue_order,
     settled,
     waiting,
@@ -22,11 +22,11 @@ def repair(program: Program, schedule: Schedule, weights: Weights) -> Schedule:
     """`schedule` with plans moved down their fronts, and where that does not help preloads issued
     later, until every execute fits. Raises CapacityError if an operator does not fit alone."""
     capacity = program.rules.capacity_bytes
-    if all(occupied_bytes(program, schedule, i) <= capacity for i in range(len(program.ops))):
+    if max(occupied(program, schedule), default=0) <= capacity:
         return schedule
     fronts = Fronts.of(program, weights)
     while True:
-        used = [occupied_bytes(program, schedule, i) for i in range(len(program.ops))]
+        used = occupied(program, schedule)
         worst = max(range(len(used)), key=lambda i: used[i], default=-1)
         if worst < 0 or used[worst] <= capacity:
             return schedule
