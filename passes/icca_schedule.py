@@ -21,6 +21,9 @@ from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, policy
 from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
 
+POLICIES = EXECUTABLE
+"""Executable policies by name, the best one last."""
+
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
 
