@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import sys
 import time
@@ -34,6 +35,9 @@ RESIDENT = "resident"
 
 TARGETS = ("ipu",)
 """Machines that a program can be lowered to."""
+
+TRACEBACK = "ELK_TRACEBACK"
+"""Environment variable: a defect of the compiler then shows its traceback."""
 
 Report = Callable[[str], None]
 """Receives one line about what is being done now."""
@@ -259,10 +263,12 @@ def pipeline(
     from elk_ir.tools.opt_pipeline import parse_passes
     from elk_ir.universe import ELK_UNIVERSE
 
-    policy = policy or DEFAULT_POLICY
-    if policy not in POLICIES:
+    known = tuple(POLICIES) if chip.hbm is not None else (RESIDENT,)
+    policy = policy or (DEFAULT_POLICY if chip.hbm is not None else RESIDENT)
+    if policy not in known:
+        listed = ", ".join(known)
         raise ElkError(
-            f"unknown policy {policy!r}", hint=f"the policies are: {', '.join(POLICIES)}"
+            f"unknown policy {policy!r}", hint=f"the policies for {chip.name!r} are: {listed}"
         )
     if kv_capacity is not None and kv_capacity < 1:
         raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
@@ -312,12 +318,25 @@ def run_passes(
             module.verify()
         except DiagnosticException as error:
             raise pass_error(error, each.name, model) from error
-        except Exception as error:
-            if not isinstance(error, ElkError):
-                error.add_note(f"in pass {each.name}")
+        except ElkError:
             raise
+        except Exception as error:
+            if TRACEBACK in os.environ:
+                raise
+            raise internal_error(error, each.name, model) from error
         if after is not None:
             after(each, module)
+
+
+def internal_error(error: Exception, pass_name: str, model: str) -> ElkError:
+    """A crash of a pass as one message that says which pass and where."""
+    from elk_ir.tools.opt_diagnostics import summarize
+
+    return ElkError(
+        f"internal error in pass {pass_name}: {summarize(error)}",
+        where=model,
+        hint=f"this is a defect of the compiler; {TRACEBACK}=1 shows where",
+    )
 
 
 def pass_error(error: DiagnosticException, pass_name: str, model: str) -> ElkError:

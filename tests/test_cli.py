@@ -409,6 +409,19 @@ def test_damaged_folders(elk: Any, compiled: Path, tmp_path: Path) -> None:
     refused(elk(*run), "no report of a compiled program")
 
 
+def test_a_crash_is_one_message(elk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elk_ir.passes.icca_allocate import IccaAllocatePass
+
+    def crash(*_: object) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.delenv("ELK_TRACEBACK", raising=False)
+    monkeypatch.setattr(IccaAllocatePass, "apply", crash)
+    result = elk(*compile_args(LLAMA))
+    refused(result, r"internal error in pass icca-allocate: RuntimeError: no such luck \(tests/")
+    assert "hint: this is a defect of the compiler" in result.err
+
+
 def test_nowhere_to_write(elk: Any, compiled: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "d"

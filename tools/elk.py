@@ -80,9 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         from elk_ir.tools.opt_diagnostics import summarize
 
-        notes = "".join(f"  {note}\n" for note in getattr(error, "__notes__", ()))
         _say(
-            f"{TOOL}: error: internal error: {summarize(error)}\n{notes}"
+            f"{TOOL}: error: internal error: {summarize(error)}\n"
             "  hint: this is a defect of the compiler; ELK_TRACEBACK=1 shows where"
         )
         return 1
