@@ -83,13 +83,22 @@ def check_program(
     folder: Path,
     load: Load = load_dense,
     tolerance: float = 1e-5,
-) -> BuiltProgram:
-    """Emit, compile and run an ipu program with either landing: the interpreter's numbers."""
-    built = BuiltProgram(emit_cpp(module), folder)
+) -> None:
+    """Emit, compile and run an ipu program: the interpreter's numbers."""
+    check_built(BuiltProgram(emit_cpp(module), folder), module, inputs, load, tolerance)
+
+
+def check_built(
+    built: BuiltProgram,
+    module: ModuleOp,
+    inputs: Mapping[str, np.ndarray],
+    load: Load = load_dense,
+    tolerance: float = 1e-5,
+) -> None:
+    """The numbers of a built program, with either landing, are the interpreter's."""
     wanted = machine_of(module, load).run(inputs)
     for late in (False, True):
         got = built.outputs(module, inputs, load, late=late)
         assert set(got) == set(wanted)
         for name, value in wanted.items():
             assert_close(got[name], value, tolerance, name)
-    return built

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpp_program import BuiltProgram, check_program, needs_compiler
+from cpp_program import BuiltProgram, check_built, check_program, needs_compiler
 from helpers import Weights, lower, parse, planned, random_array, run_passes
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -67,26 +67,30 @@ def ring_program(
     return lower(planned(SLICE, plans, chip=chip))
 
 
+Rings = tuple[ModuleOp, str, BuiltProgram]
+
+
 @pytest.fixture(scope="module")
-def rings(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleOp, str, Path]:
-    """The ring program, its text and a folder."""
+def rings(tmp_path_factory: pytest.TempPathFactory) -> Rings:
+    """The ring program, its text, and what it was built to."""
     module = ring_program()
-    return module, emit_cpp(module), tmp_path_factory.mktemp("rings")
+    text = emit_cpp(module)
+    return module, text, BuiltProgram(text, tmp_path_factory.mktemp("rings"))
 
 
 H = {"h/0": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
 
 
 @needs_compiler
-def test_rings(rings: tuple[ModuleOp, str, Path]) -> None:
+def test_rings(rings: Rings) -> None:
     """Ring shifts, distribution, a scattered reduction and one to all."""
-    module, _, folder = rings
-    built = check_program(module, H, folder, Weights())
+    module, _, built = rings
+    check_built(built, module, H, Weights())
     assert not built.warnings
 
 
 @needs_compiler
-def test_changed_tile_mapping_fails(rings: tuple[ModuleOp, str, Path], tmp_path: Path) -> None:
+def test_changed_tile_mapping_fails(rings: Rings, tmp_path: Path) -> None:
     """A variable on the wrong tiles: the vertex that reads it is on another tile."""
     module, text, _ = rings
     line = "graph.setTileMapping(q_execute0.flatten()."
@@ -99,16 +103,14 @@ def test_changed_tile_mapping_fails(rings: tuple[ModuleOp, str, Path], tmp_path:
 
 
 @needs_compiler
-def test_changed_ring_distance_changes_the_numbers(
-    rings: tuple[ModuleOp, str, Path], tmp_path: Path
-) -> None:
+def test_changed_ring_distance_changes_the_numbers(rings: Rings, tmp_path: Path) -> None:
     """The runtime executes the text: a shift from the wrong core is not repaired."""
-    module, text, _ = rings
+    module, text, built = rings
     start = text.index("elk::shift(prog, q_execute0")
     start = text.index("return ", start) + len("return ")
     end = text.index(";", start)
     broken = f"{text[:start]}(({text[start:end]}) + 1) % 16{text[end:]}"
-    good = BuiltProgram(text, tmp_path / "..").outputs(module, H, Weights())["y"]
+    good = built.outputs(module, H, Weights())["y"]
     bad = BuiltProgram(broken, tmp_path).outputs(module, H, Weights())["y"]
     assert np.abs(good - bad).max() > 1e-3
 
@@ -143,22 +145,44 @@ func.func @main(
   ) -> (tensor<3xi64> {onnx.name = "arg"}, tensor<3x4xf32> {onnx.name = "top"},
         tensor<3x4xi64> {onnx.name = "topi"}, tensor<3x20xf32> {onnx.name = "sum"},
         tensor<9x4xf32> {onnx.name = "set"}, tensor<9x4xf32> {onnx.name = "add"}) {
-  %arg = te.argreduce(%x) <(a = 3, n = 20 reduce), [(a, n)] -> [(a)]>
-    {largest = true, last = false} : (tensor<3x20xf32>) -> tensor<3xi64> loc("arg")
+  %arg = te.argreduce(%x) <(a = 3, n = 20 reduce), [(a, n)] -> [(a)]> {last = true}
+    : (tensor<3x20xf32>) -> tensor<3xi64> loc("arg")
   %top:2 = te.topk(%x) <(a = 3, n = 20 local, k = 4 local), [(a, n)] -> [(a, k), (a, k)]>
-    {largest = true} : (tensor<3x20xf32>) -> (tensor<3x4xf32>, tensor<3x4xi64>) loc("top")
+    {n = 1 : i64, k = 2 : i64} : (tensor<3x20xf32>) -> (tensor<3x4xf32>, tensor<3x4xi64>) loc("top")
   %sum = te.scan(%x) <(a = 3, n = 20 local), [(a, n)] -> [(a, n)]>
-    {combiner = #te<combiner sum>, exclusive, reverse}
+    {n = 1 : i64, combiner = #te<combiner sum>, exclusive = true, reverse = true}
     : (tensor<3x20xf32>) -> tensor<3x20xf32> loc("sum")
-  %set = te.scatter(%d, %at, %u) <(r = 9, e = 4, i = 5 reduce), [(r, e), (i), (i, e)] -> [(r, e)]>
+  %set = te.scatter(%d, %at, %u)
+    <(r = 9, e = 4, i = 5 reduce), [(r, e), (i), (i, e)] -> [(r, e)]>
+    {rows = 0 : i64, update = #te<update set>}
     : (tensor<9x4xf32>, tensor<5xi64>, tensor<5x4xf32>) -> tensor<9x4xf32> loc("set")
-  %add = te.scatter(%d, %at, %u) <(r = 9, e = 4, i = 5 reduce), [(r, e), (i), (i, e)] -> [(r, e)]>
-    {combiner = #te<combiner sum>}
+  %add = te.scatter(%d, %at, %u)
+    <(r = 9, e = 4, i = 5 reduce), [(r, e), (i), (i, e)] -> [(r, e)]>
+    {rows = 0 : i64, update = #te<update add>}
     : (tensor<9x4xf32>, tensor<5xi64>, tensor<5x4xf32>) -> tensor<9x4xf32> loc("add")
   func.return %arg, %top#0, %top#1, %sum, %set, %add : tensor<3xi64>, tensor<3x4xf32>,
     tensor<3x4xi64>, tensor<3x20xf32>, tensor<9x4xf32>, tensor<9x4xf32>
 }
 """
+
+INDEXING_PLANS = (
+    'icca-set-plan{op=arg grid="a=3,n=5" reduce=all},icca-set-plan{op=top grid="a=3"},'
+    'icca-set-plan{op=sum grid="a=2"},icca-set-plan{op=set grid="r=3,e=2,i=2" reduce=root},'
+    'icca-set-plan{op=add grid="r=2,e=2,i=3" reduce=scatter scatter=r}'
+)
+
+
+@needs_compiler
+def test_indices(tmp_path: Path) -> None:
+    """Ties, negative indices, indices out of range, several updates of one row."""
+    rng = np.random.default_rng(2)
+    inputs = {
+        "x": rng.integers(-3, 4, (3, 20)).astype(np.float32),
+        "at": np.array([2, -1, 2, 17, 2]),
+        "u": rng.standard_normal((5, 4)).astype(np.float32),
+        "d": rng.standard_normal((9, 4)).astype(np.float32),
+    }
+    check_program(lower(planned(INDEXING, INDEXING_PLANS)), inputs, tmp_path)
 
 
 @needs_compiler
@@ -174,7 +198,7 @@ def test_any_operator_under_any_plan(kind: str, tmp_path: Path) -> None:
         deadline=None,
         database=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(st.data())
     def run(data: st.DataObject) -> None:

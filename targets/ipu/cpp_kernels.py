@@ -188,36 +188,37 @@ def attention_local(w: CodeletWriter) -> None:
     """Scores against each key, and the running maximum, sum and weighted values."""
     _float_only(w)
     op = w.op
+    operands = list(op.operands)
     rows, out = op.stats[0], op.stats[2]
     (kv,) = op.reductions
     scored = {*rows.dims, kv}
-    head = sorted((op.operands[0].dims | op.operands[1].dims) - scored)
+    head = sorted((operands[0].dims | operands[1].dims) - scored)
     extra = [d for d in out.dims if d not in rows.dims]
-    if op.operands[2].dims - {*out.dims, kv} or not set(out.dims) >= set(rows.dims):
+    if operands[2].dims - {*out.dims, kv} or not set(out.dims) >= set(rows.dims):
         raise ElkError("no codelet for an attention whose values have dimensions of their own")
     with w.points(rows.dims):
         w.line(f"float top = {w.stat(0, 'InOut')}, total = {w.stat(1, 'InOut')};")
         with w.loops([kv]):
             w.line("float score = 0;")
             with w.loops(head):
-                q, k = (convert(w.operand(v), op.operands[v].dtype, "float32") for v in (0, 1))
+                q, k = (convert(w.operand(v), operands[v].dtype, "float32") for v in (0, 1))
                 w.line(f"score += {q} * {k};")
             w.line(f"score *= {literal(op.param['scale'], 'float32')};")
             if (cap := op.param.get("softcap")) is not None:
                 limit = literal(cap, "float32")
                 w.line(f"score = std::tanh(score / {limit}) * {limit};")
-            if len(op.operands) > 3:
+            if len(operands) > 3:
                 mask = w.operand(3)
-                if op.operands[3].dtype == "bool":
+                if operands[3].dtype == "bool":
                     w.line(f"score = {mask} ? score : -INFINITY;")
                 else:
-                    w.line(f"score += {convert(mask, op.operands[3].dtype, 'float32')};")
+                    w.line(f"score += {convert(mask, operands[3].dtype, 'float32')};")
             w.line("const float now = elk::maximum(top, score);")
             w.line("const float old = elk::rescale(top, now), weight = elk::rescale(score, now);")
             w.line("total = total * old + weight;")
             w.line("top = now;")
             with w.loops(extra):
-                value = convert(w.operand(2), op.operands[2].dtype, "float32")
+                value = convert(w.operand(2), operands[2].dtype, "float32")
                 target = w.stat(2, "InOut")
                 w.line(f"{target} = {target} * old + weight * {value};")
         w.line(f"{w.stat(0, 'InOut')} = top;")

@@ -293,7 +293,7 @@ class _Emitter:
             rows = self.rows(r, op.row, axis, 0, limit or 0, name)
         box = ", ".join(map(str, high))
         call = [
-            f"elk::preload(prog, {r.ident},",
+            f"elk::preload(graph, prog, {r.ident},",
             f"             {rows},",
             f"             {v.ident}, {v.layout_ident}, {{{box}}}, {quoted(name)});",
         ]

@@ -133,18 +133,41 @@ inline void setBox(poplar::Graph &graph, const poplar::VertexRef &v, const Block
   }
 }
 
+// A tensor that is spread over all tiles.
+inline Tensor staging(poplar::Graph &graph, const poplar::Type &type, size_t elements,
+                      const char *name) {
+  Tensor t = graph.addVariable(type, {elements}, {name});
+  const size_t tiles = graph.getTarget().getNumTiles(), each = (elements + tiles - 1) / tiles;
+  for (size_t i = 0; i * each < elements; ++i)
+    graph.setTileMapping(t.slice(i * each, std::min(elements, (i + 1) * each)), i);
+  return t;
+}
+
 // ------------------------------------------------------------------ HBM
 
-// The tensor as a whole, as a view of the cores that hold it.
-inline Tensor assemble(const Tensor &t, const Layout &layout, const Owners &owners, size_t axis,
-                       size_t &next) {
-  if (axis == owners.cuts.size())
-    return view(t, layout, owners.cells[next++]);
-  std::vector<Tensor> parts;
-  for (size_t i = 0; i + 1 < owners.cuts[axis].size(); ++i)
-    parts.push_back(assemble(t, layout, owners, axis + 1, next));
-  return poplar::concat(parts, axis);
-}
+// The tensor as a whole, as a view of the cores that hold it; `rest` stands for what none holds.
+struct Assembly {
+  const Tensor &t;
+  const Layout &layout;
+  const Owners &owners;
+  const Tensor &rest;
+  size_t next = 0, used = 0;
+
+  Tensor along(size_t axis) {
+    if (axis == owners.cuts.size()) {
+      const Part &cell = owners.cells[next++];
+      if (cell.first >= 0)
+        return view(t, layout, cell);
+      const size_t n = product(cell.shape);
+      used += n;
+      return rest.slice(used - n, used).reshape(Sizes(cell.shape.begin(), cell.shape.end()));
+    }
+    std::vector<Tensor> parts;
+    for (size_t i = 0; i + 1 < owners.cuts[axis].size(); ++i)
+      parts.push_back(along(axis + 1));
+    return poplar::concat(parts, axis);
+  }
+};
 
 // Rows of a remote buffer: those of `base`, or, in a loop over layers, those plus layer * stride.
 inline Tensor rows(poplar::Graph &graph, Sequence &prog, const std::vector<unsigned> &base,
@@ -196,13 +219,16 @@ inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuff
 }
 
 // Start the copy of rows of a remote buffer into a variable: the part of its tensor below `high`.
-// Each element arrives once and is then passed on to the other cores that hold it.
-inline void preload(Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
+// Each element arrives once and is then passed on to the other cores that hold it. Rows of a remote
+// buffer come whole: what no core wants of them lands in a scratch tensor.
+inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
                     const Tensor &target, const Layout &layout, Slots high,
                     const char *name) {
   const Owners owners(layout, high);
-  size_t next = 0;
-  const Tensor whole = assemble(target, layout, owners, 0, next).flatten();
+  Tensor rest;
+  if (owners.unheld)
+    rest = staging(graph, target.elementType(), owners.unheld, name);
+  const Tensor whole = Assembly{target, layout, owners, rest}.along(0).flatten();
   Sequence copy;
   if (row.valid())
     copy.add(Copy(buffer, whole, row, {name}));
@@ -216,8 +242,9 @@ inline void preload(Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &r
 inline void store(Sequence &prog, const Tensor &source, const Layout &layout,
                   poplar::RemoteBuffer buffer, const Tensor &row, const char *name) {
   const Owners owners(layout, layout.shape());
-  size_t next = 0;
-  const Tensor whole = assemble(source, layout, owners, 0, next).flatten();
+  if (owners.unheld)
+    throw std::runtime_error(std::string(name) + ": no core holds a part of the tensor");
+  const Tensor whole = Assembly{source, layout, owners, Tensor()}.along(0).flatten();
   Sequence copy;
   if (row.valid())
     copy.add(Copy(whole, buffer, row, {name}));

@@ -17,16 +17,6 @@ inline poplar::Device openDevice(unsigned chips, unsigned tilesPerChip) {
 #endif
 }
 
-// A tensor between a stream and a remote buffer, spread over all tiles.
-inline Tensor staging(poplar::Graph &graph, const poplar::Type &type, size_t elements,
-                      const char *name) {
-  Tensor t = graph.addVariable(type, {elements}, {name});
-  const size_t tiles = graph.getTarget().getNumTiles(), each = (elements + tiles - 1) / tiles;
-  for (size_t i = 0; i * each < elements; ++i)
-    graph.setTileMapping(t.slice(i * each, std::min(elements, (i + 1) * each)), i);
-  return t;
-}
-
 class File {
 public:
   File(const char *path, const char *mode)
