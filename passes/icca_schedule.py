@@ -77,6 +77,11 @@ def _replace_body(module: ModuleOp, attempt: ModuleOp) -> None:
     region.erase()
 
 
+def steps_of(time_budget_s: float | None) -> int:
+    """Steps of the search that a budget buys."""
+    return STEPS if time_budget_s is None else max(1, int(time_budget_s * STEPS_PER_SECOND))
+
+
 @dataclass(frozen=True)
 class IccaSchedulePass(ModulePass):
     """Choose a plan for every execute and the place of every preload.
@@ -112,11 +117,7 @@ class IccaSchedulePass(ModulePass):
             raise PassFailedException("icca-schedule: plans is choose or keep")
         if self.objective not in ("time", "energy"):
             raise PassFailedException("icca-schedule: objective is time or energy")
-        steps = STEPS
-        if self.time_budget_s is not None:
-            steps = max(1, int(self.time_budget_s * STEPS_PER_SECOND))
-        chosen = policy(
-            self.policy, energy=self.objective == "energy", effort=Effort(steps, self.seed)
-        )
+        effort = Effort(steps_of(self.time_budget_s), self.seed)
+        chosen = policy(self.policy, energy=self.objective == "energy", effort=effort)
         schedule_module(op, chosen, keep_plans=self.plans == "keep")
         op.attributes["icca.policy"] = StringAttr(self.policy)

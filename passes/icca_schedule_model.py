@@ -72,9 +72,9 @@ def runs_of(block: Block, body_of: RepeatOp | None = None) -> list[Run]:
 class Tables:
     """The tables of executes: of all their plans, or of the one that they have."""
 
-    def __init__(self, chip: Chip, cost: CostModel):
+    def __init__(self, chip: Chip, cost: CostModel, known: dict[object, Table] | None = None):
         self.chip, self.cost = chip, cost
-        self.known: dict[object, Table] = {}
+        self.known: dict[object, Table] = {} if known is None else known
 
     def free(self, execute: ExecuteOp) -> Table:
         """All plans worth knowing of an execute."""
@@ -212,6 +212,7 @@ class Scheduling:
                     earliest=earliest,
                     ahead=ahead,
                     phases=exchange_phases(execute),
+                    single=len(own) < 2,
                 )
             )
         if not periodic and isinstance(run.before, RepeatOp):

@@ -74,7 +74,8 @@ class Op:
     smallest_bytes: the least execute_bytes of any plan at all, for the message when none fits.
     earliest: the first place at which its preload may be issued; -1: anywhere, and in a periodic
     program also an iteration ahead. ahead: its preload must be issued an iteration ahead.
-    phases: exchange phases of re-layouts and inserted entries, each with its barriers.
+    phases: exchange phases of re-layouts and inserted entries, each with its barriers. single: at
+    most one tensor is preloaded.
     """
 
     label: str
@@ -86,6 +87,7 @@ class Op:
     earliest: int = -1
     ahead: bool = False
     phases: int = 0
+    single: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,305 @@
+"""`elk compare MODEL.onnx --chip CHIP`: every scheduling policy on the same model and machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elk_ir.tools.elk_options import (
+    add_compile_flags,
+    add_json_flag,
+    dims_of,
+    print_json,
+    progress,
+    table,
+)
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from elk_ir.chips import Chip
+    from elk_ir.passes.icca_schedule_model import Scheduling, Tables
+    from elk_ir.sim.record import Frame
+    from elk_ir.sim.result import SimResult
+
+Say = Callable[[str], None]
+
+DEFAULT = ("basic", "static", "elk-dyn", "elk-full", "search", "ideal")
+"""Policies that are compared."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to what `ArgumentParser.add_subparsers()` returned."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="compare scheduling policies",
+        description="Compiles a model with every policy and simulates the programs: same machine,"
+        " same plans to choose from, same simulator. `ideal` is a reference: elk-full on a chip"
+        " whose preloads have a network and an SRAM of their own. Nothing is executed.",
+    )
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--policies", metavar="A,B,…", help=f"which policies (default: {','.join(DEFAULT)})"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search")
+    add_compile_flags(parser, chip_required=True)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compiles, simulates and reports. Raises ElkError for what can't be compiled."""
+    from elk_ir.compiler import quiet_collector
+    from elk_ir.errors import UsageError
+    from elk_ir.schedule.policies import EXECUTABLE, REFERENCE
+
+    names = args.policies.split(",") if args.policies else list(DEFAULT)
+    if args.policy is not None:
+        names = [args.policy]
+    unknown = [n for n in names if n not in (*EXECUTABLE, REFERENCE)]
+    if unknown:
+        known = ", ".join((*EXECUTABLE, REFERENCE))
+        raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
+    with progress() as say, quiet_collector():
+        prepared = prepare(args.model, args.chip, dims_of(args), args.kv_capacity, say)
+        results = list(compare(prepared, names, args.time_budget, args.seed, say))
+    if args.json:
+        print_json({"model": prepared.model, "chip": prepared.chip.name, "results": results})
+    else:
+        sys.stdout.write(text(prepared, results))
+    return 0
+
+
+# ---------------------------------------------------------------------- compiling
+
+
+@dataclass
+class Prepared:
+    """A model in icca without plans, and the plans of its operators, shared by all policies."""
+
+    model: str
+    chip: Chip
+    module: ModuleOp
+    tables: Tables
+    cpu_s: float
+
+
+def prepare(
+    model: str,
+    chip: str | Chip,
+    dims: Mapping[str, int],
+    kv_capacity: int | None = None,
+    say: Say = lambda _: None,
+) -> Prepared:
+    """Everything that comes before scheduling. Raises ElkError for what can't be compiled."""
+    from elk_ir.compiler import (
+        check_hbm,
+        context,
+        import_source,
+        pipeline,
+        resolve_chip,
+        run_passes,
+        split_at,
+    )
+    from elk_ir.errors import ElkError
+    from elk_ir.passes.icca_schedule_model import tables_of
+
+    started = time.process_time()
+    machine = resolve_chip(chip)
+    if machine.hbm is None:
+        raise ElkError(
+            f"chip {machine.name!r} has no HBM, so there is nothing to preload and to schedule",
+            hint="choose a chip with HBM (`elk chips` lists them)",
+        )
+    module, source = import_source(model, machine, dims=dims, progress=say)
+    passes = pipeline(machine, kv_capacity=kv_capacity)
+    front, _ = split_at(passes, "icca-schedule")
+    run_passes(context(), module, front, model=source.name, progress=say)
+    check_hbm(module, machine)
+    tables = tables_of(module)
+    return Prepared(source.name, machine, module, tables, time.process_time() - started)
+
+
+def compare(
+    prepared: Prepared,
+    names: Sequence[str],
+    time_budget_s: float | None = None,
+    seed: int = 0,
+    say: Say = lambda _: None,
+) -> Iterator[dict[str, Any]]:
+    """One result a policy, in the order given; a policy that fits in no way has only `error`."""
+    from elk_ir.errors import CapacityError
+
+    for name in names:
+        say(name)
+        try:
+            yield _result(prepared, name, time_budget_s, seed)
+        except CapacityError as error:
+            yield {
+                "policy": name,
+                "model": prepared.model,
+                "chip": prepared.chip.name,
+                "error": str(error),
+            }
+
+
+def _result(
+    prepared: Prepared, name: str, time_budget_s: float | None, seed: int
+) -> dict[str, Any]:
+    from elk_ir.compiler import peak_rss_bytes
+    from elk_ir.dialects.chip import ChipAttr
+    from elk_ir.passes.icca_allocate import allocate_module
+    from elk_ir.passes.icca_schedule import schedule_module, steps_of
+    from elk_ir.passes.icca_schedule_model import Tables
+    from elk_ir.passes.icca_timeline import timeline_of
+    from elk_ir.schedule.policies import REFERENCE, Effort, policy
+    from elk_ir.sim.run import simulate
+
+    started = time.process_time()
+    module, chip, tables = prepared.module.clone(), prepared.chip, prepared.tables
+    if name == REFERENCE:
+        chip = chip.ideal()
+        module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
+        tables = Tables(chip, tables.cost, tables.known)
+    chosen = policy(name, effort=Effort(steps_of(time_budget_s), seed))
+    scheduling = schedule_module(module, chosen, keep_plans=False, tables=tables)
+    if name == REFERENCE:
+        cpu_s = time.process_time() - started
+        result = simulate(timeline_of(module), chip)
+    else:
+        from elk_ir.compiler import context
+        from elk_ir.passes.convert_icca_to_ipu import ConvertIccaToIpuPass
+        from elk_ir.targets.ipu.timeline import simulate_module
+
+        allocate_module(module)
+        cpu_s = time.process_time() - started
+        ConvertIccaToIpuPass().apply(context(), module)
+        result = simulate_module(module, chip)
+    return _fields(prepared, name, scheduling, result, module) | {
+        "compile_cpu_s": prepared.cpu_s + cpu_s,
+        "schedule_cpu_s": cpu_s,
+        "compile_peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def _fields(
+    prepared: Prepared, name: str, scheduling: Scheduling, result: SimResult, module: ModuleOp
+) -> dict[str, Any]:
+    from elk_ir.dialects.icca.ops import RepeatOp
+    from elk_ir.passes.icca_support import program_of
+    from elk_ir.schedule.reorder import edit_distance
+
+    attributes = module.attributes
+    slack = attributes.get("icca.schedule_slack_bytes")
+    peak = attributes.get("icca.sram_peak_bytes")
+    fields: dict[str, Any] = {
+        "policy": name,
+        "model": prepared.model,
+        "chip": prepared.chip.name,
+        "executable": name != "ideal",
+        "time_s": result.time_s,
+        "lower_bound_s": result.bounds_s["hbm"],
+        "program_lower_bound_s": result.lower_bound_s,
+        "breakdown_s": result.breakdown.to_json(),
+        "hbm_utilization": result.hbm_utilization,
+        "network_utilization": result.network_utilization,
+        "flops_per_s": result.flops_per_s,
+        "energy_j": result.energy_j,
+        "hbm_bytes": result.bytes_by_resource["hbm"],
+        "sram_peak_bytes": getattr(getattr(peak, "value", None), "data", result.sram_peak_bytes),
+        "sram_capacity_bytes": result.sram_capacity_bytes,
+        "held_back_bytes": getattr(getattr(slack, "value", None), "data", 0),
+    }
+    loops = [o for o in program_of(prepared.module).walk() if isinstance(o, RepeatOp)]
+    layers = max((o.count.value.data for o in loops), default=0)
+    bodies = [(p, s) for p, s in scheduling.schedules if p.periodic]
+    period = _period(result.frame)
+    if bodies and period is not None:
+        program, schedule = max(bodies, key=lambda b: len(b[0].ops))
+        hbm_s = sum(op.table.hbm_s for op in program.ops if op.loads)
+        bound = lower_bound_s(program)
+        heavy = [j for j in schedule.order if program.ops[j].loads]
+        outside = max(0.0, fields["lower_bound_s"] - layers * hbm_s)
+        fields["lower_bound_s"] = max(fields["lower_bound_s"], outside + (layers - 1) * bound)
+        fields |= {
+            "layers": layers,
+            "layer_time_s": period,
+            "layer_hbm_s": hbm_s,
+            "layer_lower_bound_s": bound,
+            "layer_execute_s": _alone_s(program, schedule),
+            "preload_edit_distance": edit_distance(heavy),
+        }
+    return fields
+
+
+def _period(frame: Frame) -> float | None:
+    """The time of one layer of the loop that runs most often, in its steady state."""
+    most = max(frame.inner, key=lambda entry: entry[1], default=None)
+    if most is None or most[1] < 2:
+        return None
+    _, _, cycle, inner = most
+    grouped = not inner.rows and len(inner.inner) > 1
+    return cycle / len(inner.inner) if grouped else cycle
+
+
+def _alone_s(program: Any, schedule: Any) -> float:
+    from elk_ir.schedule.model import evaluate
+
+    return evaluate(program, schedule).execute_s
+
+
+def lower_bound_s(program: Any) -> float:
+    """What no schedule of a layer can beat, whichever of the known plans its operators take."""
+    from elk_ir.sim.bounds import Choices, plan_bound
+
+    operators = []
+    for op in program.ops:
+        t = op.table
+        hbm = max(t.hbm_s, 0.0) if op.loads else 0.0
+        landing = t.landing_s if op.loads else t.landing_s * 0.0
+        operators.append(
+            Choices(
+                preload_s=landing.clip(min=hbm),
+                compute_s=t.compute_s,
+                exchange_s=t.exchange_s,
+                landing_s=landing,
+                single=op.single,
+            )
+        )
+    return max(plan_bound(operators), sum(op.table.hbm_s for op in program.ops if op.loads))
+
+
+# ---------------------------------------------------------------------- text
+
+
+def text(prepared: Prepared, results: Sequence[Mapping[str, Any]]) -> str:
+    """The table for people."""
+    ideal = next((r["time_s"] for r in results if r["policy"] == "ideal" and "time_s" in r), None)
+    head = ["policy", "ms", "bound/time", "of ideal", "HBM", "network", "TFLOPS"]
+    head += ["preload", "execute", "overlap", "stall ms", "SRAM", "edit", "CPU s"]
+    rows: list[list[str]] = []
+    for r in results:
+        if "error" in r:
+            rows.append([r["policy"], r["error"].split("\n")[0], *[""] * (len(head) - 2)])
+            continue
+        parts = r["breakdown_s"]
+        rows.append(
+            [
+                r["policy"],
+                f"{r['time_s'] * 1e3:.3f}",
+                f"{r['lower_bound_s'] / r['time_s']:.1%}",
+                f"{ideal / r['time_s']:.1%}" if ideal else "",
+                f"{r['hbm_utilization']:.1%}",
+                f"{r['network_utilization']:.1%}",
+                f"{r['flops_per_s'] / 1e12:.1f}",
+                *(f"{parts[k] * 1e3:.3f}" for k in parts),
+                f"{r['sram_peak_bytes'] / r['sram_capacity_bytes']:.0%}",
+                f"{r['preload_edit_distance']:.1f}" if "preload_edit_distance" in r else "",
+                f"{r['compile_cpu_s']:.1f}",
+            ]
+        )
+    title = f"{prepared.model} on {prepared.chip.name}\n"
+    return title + table(head, rows) + "\n"
