@@ -208,12 +208,17 @@ def tensors(module: ModuleOp, program: ProgramOp) -> Iterator[Broken]:
     chip, hbm = chip_of(module), hbm_tensors(module)
     total = sum(_bytes(op) for op in hbm.values())
     moves = [op for op in program.walk() if isinstance(op, PreloadOp | StoreOp)]
-    if chip.hbm is None and moves:
+    # Without HBM the host fills the cores before the program starts and fetches what it stores.
+    late = [op for op in moves if isinstance(op, PreloadOp) and op.init is None]
+    if chip.hbm is None and late:
         yield Broken(
-            moves[0],
-            f"chip {chip.name} has no HBM, but {_describe(moves[0])} moves"
-            f" {_symbol(moves[0].source if isinstance(moves[0], PreloadOp) else moves[0].target)}",
-            (f"{total:,} bytes of tensors lie in HBM; choose a chip that has it",),
+            late[0],
+            f"chip {chip.name} has no HBM, but {_describe(late[0])} moves"
+            f" {_symbol(late[0].source)} while the program runs",
+            (
+                f"{total:,} bytes of tensors would lie in HBM: schedule with icca-make-resident,"
+                " or choose a chip that has it",
+            ),
         )
         return
     if chip.hbm is not None and total > chip.hbm.capacity_bytes:

@@ -1,0 +1,13 @@
+// RUN: elk-opt %s -p 'te-state-capacity{entries=32}' | filecheck %s
+// RUN: not elk-opt %s -p 'te-state-capacity{entries=8}' 2>&1 | filecheck %s --check-prefix=SMALL
+
+// HBM reserves 32 entries; the run still appends to 12 and reads 13.
+// CHECK: te.global state @k : tensor<2x4x32x16xf32>
+// CHECK: te.append {{.*}} -> tensor<2x4x13x16xf32>
+// SMALL: state @k needs 13 entries in this run, the capacity is 8
+te.global state @k : tensor<2x4x13x16xf32> {axis = 2 : i64, length = 12 : i64, inputs = ["past"], outputs = ["present"]}
+
+func.func @main(%new: tensor<2x4x1x16xf32> {onnx.name = "new"}) -> (tensor<2x4x13x16xf32> {onnx.name = "y"}) {
+  %k = te.append %new to @k : tensor<2x4x1x16xf32> -> tensor<2x4x13x16xf32>
+  func.return %k : tensor<2x4x13x16xf32>
+}
