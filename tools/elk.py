@@ -5,6 +5,7 @@
     elk simulate DIR|MODEL.onnx [--chip CHIP]
     elk verify MODEL.onnx --chip CHIP
     elk chips [NAME]
+    elk profile fit DATA.csv -o MODEL.txt
 
 Exit codes: 0 done, 1 the input can't be compiled (one message says why), 2 wrong usage, 3 the
 numbers disagree. docs/commands.md has every flag.
@@ -20,7 +21,7 @@ from contextlib import suppress
 
 from elk_ir import __version__
 from elk_ir.errors import ElkError
-from elk_ir.tools import cmd_chips, cmd_compile, cmd_run, cmd_simulate, cmd_verify
+from elk_ir.tools import cmd_chips, cmd_compile, cmd_profile, cmd_run, cmd_simulate, cmd_verify
 
 TOOL = "elk"
 
@@ -30,6 +31,7 @@ COMMANDS = {
     "simulate": cmd_simulate,
     "verify": cmd_verify,
     "chips": cmd_chips,
+    "profile": cmd_profile,
 }
 
 

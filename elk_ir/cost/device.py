@@ -1,12 +1,14 @@
 """Cost models of whole chips: which formula prices which operator, and the chip's own transfers.
 
-`device_model(chip)` picks by the chip file's `cost_model`: `ipu-mk2` (published tile formulas) or
-a roofline of the chip's own rates (`roofline`, `northpole`).
+`device_model(chip)` picks by the chip file's `cost_model`: `ipu-mk2` (published tile formulas, and
+fits of measured convolutions and poolings), a roofline of the chip's own rates (`roofline`,
+`northpole`), or a file that `elk profile fit` wrote (a path that ends in .txt).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -334,15 +336,25 @@ def _apply_flops(op: Operator) -> float:
 
 
 def device_model(chip: Chip) -> CostModel:
-    """The cost model that a chip file names. Raises ChipError for a name that does not exist."""
+    """The cost model that a chip file names. Raises ChipError for a name that does not exist, and
+    ElkError for a fitted model whose files can't be read."""
+    # Fits build on the models above, so this module can't import them at its top.
+    from elk_ir.cost.fit_files import SHIPPED, load_fits
+    from elk_ir.cost.fitted import FittedIpu, FittedRoofline
+
+    rates = CoreRates.of(chip)
     match chip.cost_model:
         case "ipu-mk2":
-            return IpuFormulas(CoreRates.of(chip))
+            return FittedIpu(rates, load_fits(SHIPPED))
         case "roofline" | "northpole":
-            return Roofline(CoreRates.of(chip))
+            return Roofline(rates)
+        case path if path.endswith(".txt"):
+            fits = load_fits(Path(path))
+            return (FittedIpu if fits.base == "ipu-mk2" else FittedRoofline)(rates, fits)
         case other:
             raise ChipError(
                 f"cost_model = '{other}': no such cost model",
                 where=chip.name,
-                hint="give 'ipu-mk2', 'roofline' or 'northpole'",
+                hint="give 'ipu-mk2', 'roofline', 'northpole', or the path of a model that"
+                " `elk profile fit` wrote (.txt)",
             )
