@@ -12,7 +12,7 @@ from elk_ir.cost.device import device_model
 from elk_ir.dialects.icca.ops import ExecuteOp, PreloadOp
 from elk_ir.passes.icca_support import chip_of, program_of
 from elk_ir.passes.icca_timeline import timeline_of
-from elk_ir.sim.engine import Machine, machine_of
+from elk_ir.sim.machine import Machine, machine_of
 from elk_ir.sim.timeline import Compute, Event, Exchange, Operator, Preload, Repeat, leaves
 
 ATTRIBUTE = "icca.estimate"

@@ -15,7 +15,7 @@ from elk_ir.plan.domain import Access, AxisExpr, Dim, DimKind, Operator, Stat
 from elk_ir.plan.enumerate import enumerate_plans
 from elk_ir.sim import run, simulate
 from elk_ir.sim.bounds import Choices, choices, operator_choices, plan_bound
-from elk_ir.sim.engine import machine_of
+from elk_ir.sim.machine import machine_of
 from elk_ir.sim.run import SimulationError
 from elk_ir.sim.timeline import PreloadWait, Repeat
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elk_ir.chips import load_chip
 from elk_ir.sim import simulate
-from elk_ir.sim.engine import machine_of
+from elk_ir.sim.machine import machine_of
 from elk_ir.sim.reference import LIMIT, simulate_reference
 
 SLOW = settings(

@@ -40,7 +40,7 @@ from elk_ir.sim.timeline import (
 
 if TYPE_CHECKING:
     from elk_ir.plan.enumerate import PlanFront
-    from elk_ir.sim.engine import Machine
+    from elk_ir.sim.machine import Machine
 
 _GRID = 21
 

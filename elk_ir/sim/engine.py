@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from elk_ir.chips.chip import Chip
 from elk_ir.errors import ElkError
-from elk_ir.sim.flows import Coflow, Resources, share
+from elk_ir.sim.flows import Coflow
+from elk_ir.sim.machine import machine_of
 from elk_ir.sim.record import Frame, Row, Segment, Slice
 from elk_ir.sim.timeline import (
     Compute,
@@ -38,7 +38,6 @@ _SAME = 1e-12
 """States closer than this (parts of a transfer, or of the iteration's time) count as equal."""
 _MEMORY = 6
 """Iterations that a state is compared with: steady states of longer periods are unrolled."""
-_CACHED = 4096
 
 
 @dataclass(frozen=True)
@@ -58,51 +57,6 @@ class Totals:
     def time_s(self) -> float:
         """All of the time."""
         return self.preload_only_s + self.execute_only_s + self.overlapped_s + self.network_stall_s
-
-
-class Machine:
-    """A chip's resources with the coflows of known patterns, shared by all simulations on it."""
-
-    def __init__(self, chip: Chip):
-        self.resources = Resources(chip)
-        self.coflows: dict[object, Coflow] = {}
-        self.rates: dict[tuple[int, int], tuple[float, float]] = {}
-
-    def coflow(self, event: Preload | Store | Exchange) -> Coflow:
-        """The coflow of an event's transfer."""
-        if isinstance(event, Exchange):
-            key: object = (event.traffic, event.span)
-        else:
-            key = (event.delivery, isinstance(event, Store))
-        found = self.coflows.get(key)
-        if found is None:
-            if len(self.coflows) >= _CACHED:
-                self.coflows.clear()
-                self.rates.clear()
-            if isinstance(event, Exchange):
-                found = self.resources.exchange(event.traffic, event.span)
-            elif isinstance(event, Store):
-                found = self.resources.store(event.delivery)
-            else:
-                found = self.resources.preload(event.delivery)
-            self.coflows[key] = found
-        return found
-
-    def share(self, transfer: Coflow, exchange: Coflow) -> tuple[float, float]:
-        """Rates of a transfer from or to HBM and an exchange that run at once."""
-        net = self.resources.chip.network
-        if net.preload_network == "separate":
-            return 1.0 / transfer.alone_s, 1.0 / exchange.alone_s
-        key = (id(transfer), id(exchange))
-        if key not in self.rates:
-            self.rates[key] = share(transfer.seconds, exchange.seconds, net.transfer_sharing)
-        return self.rates[key]
-
-
-@lru_cache(maxsize=16)
-def machine_of(chip: Chip) -> Machine:
-    """The machine of a chip."""
-    return Machine(chip)
 
 
 class _Transfer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from elk_ir.chips.chip import Chip
 from elk_ir.errors import ElkError
 from elk_ir.sim.bounds import longest_loop, program_bounds, steady_bounds
-from elk_ir.sim.engine import Engine, Machine, machine_of
+from elk_ir.sim.engine import Engine
+from elk_ir.sim.machine import Machine, machine_of
 from elk_ir.sim.record import Frame
 from elk_ir.sim.result import Breakdown, SimResult
 from elk_ir.sim.timeline import Compute, Exchange, Preload, Store, Timeline, leaves

@@ -1,0 +1,56 @@
+"""A chip with the coflows of known patterns, shared by all simulations on it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from elk_ir.chips.chip import Chip
+from elk_ir.sim.flows import Coflow, Resources, share
+from elk_ir.sim.timeline import Exchange, Preload, Store
+
+_CACHED = 4096
+
+
+class Machine:
+    """A chip's resources with the coflows of known patterns, shared by all simulations on it."""
+
+    def __init__(self, chip: Chip):
+        self.resources = Resources(chip)
+        self.coflows: dict[object, Coflow] = {}
+        self.rates: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def coflow(self, event: Preload | Store | Exchange) -> Coflow:
+        """The coflow of an event's transfer."""
+        if isinstance(event, Exchange):
+            key: object = (event.traffic, event.span)
+        else:
+            key = (event.delivery, isinstance(event, Store))
+        found = self.coflows.get(key)
+        if found is None:
+            if len(self.coflows) >= _CACHED:
+                self.coflows.clear()
+                self.rates.clear()
+            if isinstance(event, Exchange):
+                found = self.resources.exchange(event.traffic, event.span)
+            elif isinstance(event, Store):
+                found = self.resources.store(event.delivery)
+            else:
+                found = self.resources.preload(event.delivery)
+            self.coflows[key] = found
+        return found
+
+    def share(self, transfer: Coflow, exchange: Coflow) -> tuple[float, float]:
+        """Rates of a transfer from or to HBM and an exchange that run at once."""
+        net = self.resources.chip.network
+        if net.preload_network == "separate":
+            return 1.0 / transfer.alone_s, 1.0 / exchange.alone_s
+        key = (id(transfer), id(exchange))
+        if key not in self.rates:
+            self.rates[key] = share(transfer.seconds, exchange.seconds, net.transfer_sharing)
+        return self.rates[key]
+
+
+@lru_cache(maxsize=16)
+def machine_of(chip: Chip) -> Machine:
+    """The machine of a chip."""
+    return Machine(chip)
