@@ -223,6 +223,6 @@ def _axis(axis: AxisLayout) -> str:
 
 def cpp_layout(layout: Layout) -> str:
     """The initializer of an `elk::Layout`."""
-    axes = ", ".join(_axis(a) for a in layout.axes)
+    axes = ",".join(f"\n    {_axis(a)}" for a in layout.axes)
     guard = "" if layout.guard is None else f", {_function(layout.guard)}"
     return f"{{{layout.cores}, {len(layout.axes)}, {{{axes}}}{guard}}}"

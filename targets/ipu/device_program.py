@@ -63,7 +63,8 @@ class Tensor:
 @dataclass(frozen=True)
 class Operand:
     """An operand, `number` in its operator: from HBM (`source` names the tensor, with layer and
-    rows) or left on chip by `source` (an operator and result). `insert` is what is put into it."""
+    rows; `by op N` if it arrives with the preloads of op N, of which this one is the last layer) or
+    left on chip by `source` (an operator and result). `insert` is what is put into it."""
 
     number: int
     origin: str
@@ -171,7 +172,7 @@ class _Extraction:
             for v, value in enumerate(execute.ins):
                 if isinstance(value.type, HandleType):
                     for preload in defining_preloads(value):
-                        self.users[preload] = (number, v)
+                        self.users.setdefault(preload, (number, v))
 
     def extract(self) -> DeviceProgram:
         chip = self.module.attributes.get("icca.chip")
@@ -245,6 +246,7 @@ class _Extraction:
                 sources = dict.fromkeys(
                     f"@{p.source.root_reference.data}{'' if p.layer is None else '[layer]'}"
                     + (f" rows @{p.rows.root_reference.data}" if p.rows is not None else "")
+                    + (f" by op {self.users[p][0]}" if self.users[p][0] != number else "")
                     for p in defining_preloads(value)
                 )
                 put = ""
@@ -426,7 +428,8 @@ def _parse(lines: _Lines) -> DeviceProgram:
 
 
 def _parse_op(head: str, lines: _Lines) -> DeviceOp:
-    number, _, rest = head.removeprefix("op ").partition(' "')
+    digits, _, rest = head.removeprefix("op ").partition(' "')
+    number = int(digits)
     label, _, rest = rest.rpartition('" ')
     kind, _, plan = rest.removesuffix(" {").partition(" ")
     operands: list[Operand] = []
@@ -442,7 +445,7 @@ def _parse_op(head: str, lines: _Lines) -> DeviceOp:
             if unit != "bytes":
                 raise lines.fail("expected an operand or a buffer")
             buffers.append(Buffer(name, int(size), int(at), layout[0] if layout else ""))
-    return DeviceOp(int(number), label, kind, plan, tuple(operands), tuple(buffers))
+    return DeviceOp(number, label, kind, plan, tuple(operands), tuple(buffers))
 
 
 def _parse_issue(lines: _Lines) -> tuple[Instruction | Loop, ...]:

@@ -28,6 +28,16 @@ from elk_ir.plan.expr import Expr
 from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu import cpp_host
 from elk_ir.targets.ipu.cpp_codelets import codelet_fields, codelet_text
+from elk_ir.targets.ipu.cpp_common import (
+    counter_lines,
+    fill_value,
+    filler,
+    filler_text,
+    head_lines,
+    helper,
+    indexer,
+    indexer_text,
+)
 from elk_ir.targets.ipu.cpp_host import Remote
 from elk_ir.targets.ipu.cpp_types import (
     Names,
@@ -40,7 +50,6 @@ from elk_ir.targets.ipu.cpp_types import (
 )
 from elk_ir.targets.ipu.weights_file import filled_after
 
-_HELPERS = Path(__file__).parent / "codelets"
 RUNTIME = Path(__file__).parent / "runtime"
 """The folder to compile against where there is no Poplar (`g++ -I`)."""
 
@@ -282,7 +291,7 @@ class _Emitter:
             layer = "nullptr" if counter is None else f"&{counter}"
             rows = (
                 f"elk::indexRows(graph, prog, {ids.ident}, {ids.type.poplar},"
-                f" {quoted(_indexer(ids.dtype))}, {layer}, {plus}, {r.shape[0]},"
+                f" {quoted(indexer(ids.dtype))}, {layer}, {plus}, {r.shape[0]},"
                 f" {self.label(name)})"
             )
         else:
@@ -317,10 +326,10 @@ class _Emitter:
         """A constant into every element."""
         v = self.var(op.target)
         self.fills.add(v.dtype)
-        value = literal(op.value.value.data, _fill_value(v.dtype))
+        value = literal(op.value.value.data, fill_value(v.dtype))
         kind = cpp_type(v.dtype).value
         out.append(
-            f"elk::fill<{kind}>(graph, prog, {v.ident}, {quoted(_filler(v.dtype))}, {value},"
+            f"elk::fill<{kind}>(graph, prog, {v.ident}, {quoted(filler(v.dtype))}, {value},"
             f" {self.label(v.op.sym_name.data)});"
         )
 
@@ -460,7 +469,9 @@ class _Emitter:
         self.block(self.program.body.block, calls)
         chips, tiles = self.machine()
         remotes = list(self.remotes.values())
-        out = self.head(chips, tiles)
+        model = self.module.attributes.get("onnx.model")
+        named = model.data if isinstance(model, StringAttr) else "a model"
+        out = head_lines(comment(named), chips, tiles)
         out += ["#if defined(__POPC__) || defined(POPLAR_LITE)", "#include <poplar/HalfFloat.hpp>"]
         out += [
             "#include <poplar/Vertex.hpp>",
@@ -469,11 +480,11 @@ class _Emitter:
             "",
             "using namespace poplar;",
         ]
-        out += ["", *_helper("elk_math.hpp"), "", *_helper("elk_common.hpp"), ""]
+        out += ["", *helper("elk_math.hpp"), "", *helper("elk_common.hpp"), ""]
         for dtype in sorted(self.fills):
-            out += [*_filler_text(dtype), ""]
+            out += [*filler_text(dtype), ""]
         for dtype in sorted(self.indexers):
-            out += [*_indexer_text(dtype), ""]
+            out += [*indexer_text(dtype), ""]
         for codelet in self.codelets.values():
             out += [*codelet.text, ""]
         out += self.registrations()
@@ -481,7 +492,7 @@ class _Emitter:
         rank = max((len(x.axes) for x in self.layouts), default=1)
         out.append(f"constexpr unsigned long MAX_RANK = {max(rank, 1)};")
         for name in ("elk_layout.hpp", "elk_graph.hpp", "elk_host.hpp"):
-            out += [*_helper(name), ""]
+            out += [*helper(name), ""]
         out += ["namespace {", "using namespace poplar;", "using namespace poplar::program;", ""]
         out.append("// Which box of a tensor core c holds in slot s.")
         out += [f"constexpr elk::Layout {i} = {cpp_layout(x)};" for x, i in self.layouts.items()]
@@ -503,7 +514,7 @@ class _Emitter:
         for value, counter in self.counters.items():
             loop = value.owner.parent_op() if isinstance(value.owner, Block) else None
             assert isinstance(loop, ipu.RepeatOp)
-            out += [f"    {line}" for line in _counter_lines(counter, loop.first.value.data)]
+            out += [f"    {line}" for line in counter_lines(counter, loop.first.value.data)]
         out += ["  }", "", "  void declareRemotes() {"]
         out += [f"    {line}" for line in cpp_host.declare_remotes(remotes)]
         out.append("  }")
@@ -523,9 +534,9 @@ class _Emitter:
     def registrations(self) -> list[str]:
         """What the small runtime, which has no popc, must be told."""
         known = [("LayerRows", ["base", "layer", "rows", "stride"]), ("NextLayer", ["layer"])]
-        known += [(_filler(d), ["out", "value"]) for d in sorted(self.fills)]
+        known += [(filler(d), ["out", "value"]) for d in sorted(self.fills)]
         index_fields = ["indices", "layer", "rows", "plus", "count"]
-        known += [(_indexer(d), index_fields) for d in sorted(self.indexers)]
+        known += [(indexer(d), index_fields) for d in sorted(self.indexers)]
         known += [(c.name, c.fields) for c in self.codelets.values()]
         out = [
             "// popc reads the fields of a vertex from its class; the small runtime is told.",
@@ -544,38 +555,6 @@ class _Emitter:
             return chip.chips, chip.cores // chip.chips
         return 1, max((v.layout.cores for v in self.variables.values()), default=1)
 
-    def head(self, chips: int, tiles: int) -> list[str]:
-        """Comments and includes."""
-        model = self.module.attributes.get("onnx.model")
-        name = model.data if isinstance(model, StringAttr) else "a model"
-        return [
-            f"// {comment(name)} on {chips} x {tiles} tiles: a Poplar program written by elk-ir.",
-            "//",
-            "// With Poplar:  c++ -std=c++17 program.cpp -lpoplar -o program",
-            "// Without it:   c++ -std=c++17 -O1 -I RUNTIME program.cpp -o program",
-            "//   (RUNTIME: elk-ir's targets/ipu/runtime, a small implementation of what is used)",
-            "// Run:          ./program WEIGHTS INPUTS OUTPUTS",
-            "//   Each file holds raw row-major tensors, one after another, in main()'s order.",
-            "#ifndef __POPC__",
-            "#ifdef ELK_ON_HARDWARE",
-            "#include <poplar/DeviceManager.hpp>",
-            "#endif",
-            "#include <poplar/Engine.hpp>",
-            "#include <poplar/Graph.hpp>",
-            "#include <poplar/IPUModel.hpp>",
-            "#include <poplar/Program.hpp>",
-            "",
-            "#include <algorithm>",
-            "#include <cstdio>",
-            "#include <map>",
-            "#include <stdexcept>",
-            "#include <string>",
-            "#include <utility>",
-            "#include <vector>",
-            "#endif",
-            "",
-        ]
-
 
 def _ref(attr: Attribute):
     assert isinstance(attr, RefAttr)
@@ -587,72 +566,6 @@ def _apply_in(op: Operation) -> ipu.ExecuteOp | None:
         if isinstance(inner, ipu.ExecuteOp) and inner.phase.data is VertexPhase.APPLY:
             return inner
     return None
-
-
-def _helper(name: str) -> list[str]:
-    return (_HELPERS / name).read_text(encoding="utf-8").rstrip().split("\n")
-
-
-def _counter_lines(counter: str, first: int) -> list[str]:
-    return [
-        f'{counter} = graph.addVariable(UNSIGNED_INT, {{1}}, "{counter}");',
-        f"graph.setTileMapping({counter}, 0);",
-        f"{counter}First = graph.addConstant(UNSIGNED_INT, {{1}},"
-        f" ArrayRef<unsigned>({{{first}u}}));",
-        f"graph.setTileMapping({counter}First, 0);",
-        f'{counter}Next = graph.addComputeSet("{counter}.next");',
-        f'graph.setTileMapping(graph.addVertex({counter}Next, "NextLayer",'
-        f' {{{{"layer", {counter}}}}}), 0);',
-    ]
-
-
-def _filler(dtype: str) -> str:
-    return f"Fill_{dtype}"
-
-
-def _fill_value(dtype: str) -> str:
-    return "float32" if cpp_type(dtype).value == "float" else dtype
-
-
-def _filler_text(dtype: str) -> list[str]:
-    kind = cpp_type(dtype)
-    value = {"bfloat16": "elk::toBfloat(value)", "float16": "half(value)"}.get(dtype, "value")
-    return [
-        f"class {_filler(dtype)} : public MultiVertex {{",
-        "public:",
-        f"  Output<Vector<{kind.storage}>> out;",
-        f"  {kind.value} value;",
-        "  bool compute(unsigned workerId) {",
-        "    for (unsigned i = workerId; i < out.size(); i += numWorkers())",
-        f"      out[i] = {value};",
-        "    return true;",
-        "  }",
-        "};",
-    ]
-
-
-def _indexer(dtype: str) -> str:
-    return f"IndexRows_{dtype}"
-
-
-def _indexer_text(dtype: str) -> list[str]:
-    return [
-        "// Rows of a table of `count` rows a layer, from indices that may count from the end.",
-        f"class {_indexer(dtype)} : public Vertex {{",
-        "public:",
-        f"  Input<Vector<{cpp_type(dtype).storage}>> indices;",
-        "  Input<unsigned> layer;",
-        "  Output<Vector<unsigned>> rows;",
-        "  unsigned plus, count;",
-        "  bool compute() {",
-        "    for (unsigned i = 0; i < rows.size(); ++i) {",
-        "      const long long index = static_cast<long long>(indices[i]);",
-        "      rows[i] = (*layer + plus) * count + unsigned(index < 0 ? index + count : index);",
-        "    }",
-        "    return true;",
-        "  }",
-        "};",
-    ]
 
 
 def emit_cpp(module: ModuleOp) -> str:

@@ -1,0 +1,113 @@
+"""Vertices that are not operators': fills, row numbers, loop counters; the helper files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elk_ir.targets.ipu.cpp_types import cpp_type
+
+_HELPERS = Path(__file__).parent / "codelets"
+
+
+def helper(name: str) -> list[str]:
+    """The lines of a helper file."""
+    return (_HELPERS / name).read_text(encoding="utf-8").rstrip().split("\n")
+
+
+def counter_lines(counter: str, first: int) -> list[str]:
+    """Statements that add the counter of a loop over layers."""
+    return [
+        f'{counter} = graph.addVariable(UNSIGNED_INT, {{1}}, "{counter}");',
+        f"graph.setTileMapping({counter}, 0);",
+        f"{counter}First = graph.addConstant(UNSIGNED_INT, {{1}},"
+        f" ArrayRef<unsigned>({{{first}u}}));",
+        f"graph.setTileMapping({counter}First, 0);",
+        f'{counter}Next = graph.addComputeSet("{counter}.next");',
+        f'graph.setTileMapping(graph.addVertex({counter}Next, "NextLayer",'
+        f' {{{{"layer", {counter}}}}}), 0);',
+    ]
+
+
+def filler(dtype: str) -> str:
+    """The name of the vertex that fills a variable of an element type."""
+    return f"Fill_{dtype}"
+
+
+def fill_value(dtype: str) -> str:
+    """The element type in which that vertex is given its value."""
+    return "float32" if cpp_type(dtype).value == "float" else dtype
+
+
+def filler_text(dtype: str) -> list[str]:
+    """Its class."""
+    kind = cpp_type(dtype)
+    value = {"bfloat16": "elk::toBfloat(value)", "float16": "half(value)"}.get(dtype, "value")
+    return [
+        f"class {filler(dtype)} : public MultiVertex {{",
+        "public:",
+        f"  Output<Vector<{kind.storage}>> out;",
+        f"  {kind.value} value;",
+        "  bool compute(unsigned workerId) {",
+        "    for (unsigned i = workerId; i < out.size(); i += numWorkers())",
+        f"      out[i] = {value};",
+        "    return true;",
+        "  }",
+        "};",
+    ]
+
+
+def indexer(dtype: str) -> str:
+    """The name of the vertex that turns indices of an element type into rows."""
+    return f"IndexRows_{dtype}"
+
+
+def indexer_text(dtype: str) -> list[str]:
+    """Its class."""
+    return [
+        "// Rows of a table of `count` rows a layer, from indices that may count from the end.",
+        f"class {indexer(dtype)} : public Vertex {{",
+        "public:",
+        f"  Input<Vector<{cpp_type(dtype).storage}>> indices;",
+        "  Input<unsigned> layer;",
+        "  Output<Vector<unsigned>> rows;",
+        "  unsigned plus, count;",
+        "  bool compute() {",
+        "    for (unsigned i = 0; i < rows.size(); ++i) {",
+        "      const long long index = static_cast<long long>(indices[i]);",
+        "      rows[i] = (*layer + plus) * count + unsigned(index < 0 ? index + count : index);",
+        "    }",
+        "    return true;",
+        "  }",
+        "};",
+    ]
+
+
+def head_lines(name: str, chips: int, tiles: int) -> list[str]:
+    """Comments and includes of the program of the model called `name`."""
+    return [
+        f"// {name} on {chips} x {tiles} tiles: a Poplar program written by elk-ir.",
+        "//",
+        "// With Poplar:  c++ -std=c++17 program.cpp -lpoplar -o program",
+        "// Without it:   c++ -std=c++17 -O1 -I RUNTIME program.cpp -o program",
+        "//   (RUNTIME: elk-ir's targets/ipu/runtime, a small implementation of what is used)",
+        "// Run:          ./program WEIGHTS INPUTS OUTPUTS",
+        "//   Each file holds raw row-major tensors, one after another, in main()'s order.",
+        "#ifndef __POPC__",
+        "#ifdef ELK_ON_HARDWARE",
+        "#include <poplar/DeviceManager.hpp>",
+        "#endif",
+        "#include <poplar/Engine.hpp>",
+        "#include <poplar/Graph.hpp>",
+        "#include <poplar/IPUModel.hpp>",
+        "#include <poplar/Program.hpp>",
+        "",
+        "#include <algorithm>",
+        "#include <cstdio>",
+        "#include <map>",
+        "#include <stdexcept>",
+        "#include <string>",
+        "#include <utility>",
+        "#include <vector>",
+        "#endif",
+        "",
+    ]
