@@ -81,7 +81,7 @@ class Tables:
         key = (execute.operator(), execute.sources)
         if key not in self.known:
             front = enumerate_plans(key[0], self.chip, key[1], self.cost)
-            self.known[key] = front_table(front, self.chip, key[1])
+            self.known[key] = front_table(front, self.chip, key[1], self.cost)
         return self.known[key]
 
     def fixed(self, execute: ExecuteOp) -> Table:

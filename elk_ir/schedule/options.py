@@ -7,7 +7,7 @@ seconds on the given chip, without anybody else using its ports.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -68,18 +68,80 @@ class Table:
         )
 
 
-def front_table(front: PlanFront, chip: Chip, sources: Sequence[Source]) -> Table:
-    """The table of a plan front."""
-    return _table(
-        front.op,
+def front_table(front: PlanFront, chip: Chip, sources: Sequence[Source], cost: CostModel) -> Table:
+    """The table of a plan front, and of further preload-states of its plans: on the front another
+    plan is better than those, but once an execution plan is chosen they are all there is."""
+    op, budget = front.op, chip.usable_sram_per_core_bytes
+    plans = list(front)
+    known = set(plans)
+    extra = [p for plan in plans for p in preload_states(op, plan, sources) if p not in known]
+    costs = [
+        evaluate(op, Machine.of(chip), tuple(sources), cost, b) for _, b in _batches(op, extra)
+    ]
+    order = np.concatenate([rows for rows, _ in _batches(op, extra)] or [np.zeros(0, np.int64)])
+
+    def column(name: str) -> np.ndarray:
+        own = np.asarray(getattr(front, name))
+        if not costs:
+            return own
+        more = np.concatenate([getattr(c, name) for c in costs])
+        return np.concatenate([own, more[np.argsort(order)]])
+
+    table = _table(
+        op,
         chip,
         sources,
-        tuple(front),
-        front.execute_bytes,
-        front.preload_bytes,
-        front.execute_cycles,
-        front.exchange_bytes,
+        (*plans, *extra),
+        column("execute_bytes"),
+        column("preload_bytes"),
+        column("execute_cycles"),
+        column("exchange_bytes"),
     )
+    return table.take(np.flatnonzero(table.execute_bytes <= budget)) if extra else table
+
+
+def preload_states(op: Operator, plan: Plan, sources: Sequence[Source]) -> list[Plan]:
+    """`plan` with the preloads of its large operands cut into q pieces more, for a few q: each
+    along the dimension that leaves the smallest piece."""
+    loaded = [v for v, s in enumerate(sources) if s is Source.HBM]
+    sizes = {v: prod(op.operands[v].shape) * itemsize(op.operands[v].dtype) for v in loaded}
+    large = [v for v in loaded if 4 * sizes[v] >= max(sizes.values())]
+    free = {v: sharing(plan, op, v) // prod(plan.execute[v]) for v in large}
+    found: list[Plan] = []
+    for q in _PIECES:
+        preload = list(plan.preload)
+        for v in large:
+            if free[v] % q == 0:
+                cut = _cut(op, plan, v, q)
+                preload[v] = cut or preload[v]
+        if tuple(preload) != plan.preload:
+            found.append(replace(plan, preload=tuple(preload)))
+    return found
+
+
+_PIECES = (2, 3, 4, 6, 8, 12, 16, 32)
+
+
+def sharing(plan: Plan, op: Operator, v: int) -> int:
+    """S_v: cores that need the same slice of operand v."""
+    dims = op.operands[v].dims
+    return prod(f for d, f in enumerate(plan.grid) if d not in dims)
+
+
+def _cut(op: Operator, plan: Plan, v: int, q: int) -> tuple[int, ...] | None:
+    """Preload-state factors of operand v with q pieces of its execute-state; None if no dimension
+    is long enough."""
+    best: tuple[int, int] | None = None
+    for d in op.operands[v].simple:
+        tile = -(-op.extents[d] // plan.grid[d])
+        block = -(-tile // plan.execute[v][d])
+        if plan.execute[v][d] * q <= tile and block >= q:
+            waste = -(-block // q) * q - block
+            if best is None or waste < best[0]:
+                best = (waste, d)
+    if best is None:
+        return None
+    return tuple(x * (q if d == best[1] else 1) for d, x in enumerate(plan.execute[v]))
 
 
 def _table(
