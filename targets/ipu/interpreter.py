@@ -10,26 +10,26 @@ program gives the same result either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from elk_ir.dialects import ipu
 from elk_ir.dialects.icca.attrs import HbmKind
-from elk_ir.dialects.ipu.attrs import Ref, RefAttr, VertexPhase
+from elk_ir.dialects.ipu.attrs import Ref, RefAttr
 from elk_ir.dialects.location import node_name
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
-from elk_ir.numerics.kernels import KERNELS, Tile
-from elk_ir.plan.domain import Access, AxisExpr, Operator, Phase
+from elk_ir.plan.domain import Operator
 from elk_ir.plan.layout import Layout
 from elk_ir.plan.moves import moves
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
+from elk_ir.targets.ipu.vertex import Vertex
 
 Landing = Literal["early", "late"]
 Loader = Callable[[ipu.RemoteOp], np.ndarray]
@@ -117,7 +117,7 @@ class Interpreter:
                 v.bytes.value.data,
             )
         self.index: dict[SSAValue, int] = {}
-        self._prepared: dict[Operation, _Vertex] = {}
+        self._prepared: dict[Operation, Vertex] = {}
 
     # ------------------------------------------------------------------ running
 
@@ -160,7 +160,7 @@ class Interpreter:
         assert length is not None
         return length.value.data
 
-    def _hidden(self, state: str) -> int:
+    def hidden(self, state: str) -> int:
         """Entries in front of the filled ones in the window of a state."""
         return self._length(state) - self.filled[state]
 
@@ -222,7 +222,7 @@ class Interpreter:
     def _value(self, index: SSAValue | None) -> int:
         return 0 if index is None else self.index[index]
 
-    def _var(self, name: SymbolRefAttr | str) -> Variable:
+    def variable(self, name: SymbolRefAttr | str) -> Variable:
         key = name if isinstance(name, str) else name.root_reference.data
         try:
             return self.sram.variables[key]
@@ -248,7 +248,7 @@ class Interpreter:
         return next((t for t in self.queue if t.variable is variable and t.store is store), None)
 
     def _copy_start(self, op: ipu.CopyStartOp) -> None:
-        variable = self._var(op.target)
+        variable = self.variable(op.target)
         name = op.source.root_reference.data
         if variable.in_flight:
             raise TrapError("a preload is already on its way here", where=variable.where)
@@ -266,8 +266,8 @@ class Interpreter:
             tensor = self.hbm[name][row, ...]
             if op.rows is not None:
                 tensor = self._rows(tensor, op.rows.root_reference.data)
-            if limit is not None and name in self.filled and self._hidden(name):
-                axis, end, hidden = *limit, self._hidden(name)
+            if limit is not None and name in self.filled and self.hidden(name):
+                axis, end, hidden = *limit, self.hidden(name)
                 window = np.zeros_like(tensor)
                 window[_along(axis, hidden, end)] = tensor[_along(axis, 0, end - hidden)]
                 tensor = window
@@ -296,7 +296,7 @@ class Interpreter:
                 self.counters.hbm_read_bytes += data.nbytes
 
     def _copy_wait(self, op: ipu.CopyWaitOp) -> None:
-        variable = self._var(op.target)
+        variable = self.variable(op.target)
         if not variable.in_flight:
             raise TrapError("waits for a preload that was not started", where=variable.where)
         transfer = self._pending(variable, store=False)
@@ -305,7 +305,7 @@ class Interpreter:
         variable.in_flight, variable.live, variable.touched = False, True, False
 
     def _store_start(self, op: ipu.StoreStartOp) -> None:
-        variable = self._var(op.source)
+        variable = self.variable(op.source)
         self.sram.reading(variable, "store_start")
         name = op.target.root_reference.data
         row = self._value(op.row)
@@ -316,7 +316,7 @@ class Interpreter:
             axis = op.axis.value.data
             shift[axis] = op.start.value.data
             if name in self.filled:
-                shift[axis] -= self._hidden(name)
+                shift[axis] -= self.hidden(name)
                 end = op.start.value.data - self._length(name) + variable.layout.shape[axis]
                 self.appended[name] = max(self.appended.get(name, 0), end)
 
@@ -349,7 +349,7 @@ class Interpreter:
         self._start(_Transfer(variable, run, store=True))
 
     def _store_wait(self, op: ipu.StoreWaitOp) -> None:
-        variable = self._var(op.source)
+        variable = self.variable(op.source)
         if variable.name not in self.storing:
             raise TrapError("waits for a store that was not started", where=variable.where)
         self.storing.remove(variable.name)
@@ -360,7 +360,7 @@ class Interpreter:
     # ------------------------------------------------------------------ moves on chip
 
     def _fill_op(self, op: ipu.FillOp) -> None:
-        variable = self._var(op.target)
+        variable = self.variable(op.target)
         self.sram.begin(variable, "fill")
         value = op.value.value.data
         with np.errstate(all="ignore"):
@@ -368,7 +368,7 @@ class Interpreter:
         variable.shadow[...] = written_word(variable.view.dtype.itemsize)
 
     def _reshard(self, op: ipu.ReshardOp) -> None:
-        source, target = self._var(op.source), self._var(op.target)
+        source, target = self.variable(op.source), self.variable(op.target)
         name = f"reshard to @{target.name}"
         self.sram.reading(source, name)
         if op.axis is None:
@@ -396,9 +396,9 @@ class Interpreter:
         shadow[t_core, t_element] = bits
         self.counters.exchanged_bytes += int((s_core != t_core).sum()) * data.dtype.itemsize
 
-    def _slots(self, attr: RefAttr, step: int) -> tuple[Variable, tuple[int | slice, ...]]:
+    def slots(self, attr: RefAttr, step: int) -> tuple[Variable, tuple[int | slice, ...]]:
         reference: Ref = attr.data
-        variable = self._var(reference.name)
+        variable = self.variable(reference.name)
         if not reference.slots:
             return variable, tuple([slice(None)] * len(variable.layout.slots))
         index: list[int | slice] = []
@@ -414,8 +414,8 @@ class Interpreter:
 
     def _exchange(self, op: ipu.ExchangeOp) -> None:
         step = self._value(op.step)
-        source, slots = self._slots(op.source, step)
-        target, _ = self._slots(op.target, step)
+        source, slots = self.slots(op.source, step)
+        target, _ = self.slots(op.target, step)
         name = f"exchange to @{target.name}"
         self.sram.reading(source, name)
         self.sram.begin(target, name)
@@ -437,8 +437,8 @@ class Interpreter:
 
     def _copy(self, op: ipu.CopyOp) -> None:
         step = self._value(op.step)
-        source, _ = self._slots(op.source, step)
-        target, slots = self._slots(op.target, step)
+        source, _ = self.slots(op.source, step)
+        target, slots = self.slots(op.target, step)
         name = f"copy to @{target.name}"
         self.sram.reading(source, name)
         self.sram.check_live(target, name)
@@ -455,7 +455,7 @@ class Interpreter:
     def _execute(self, op: ipu.ExecuteOp) -> None:
         vertex = self._prepared.get(op)
         if vertex is None:
-            vertex = self._prepared.setdefault(op, _Vertex(self, op))
+            vertex = self._prepared.setdefault(op, Vertex(self, op))
         vertex.run(self._value(op.step))
         self.counters.vertices += op.iterate.data.cores
 
@@ -508,254 +508,3 @@ def _boxes(
             )
             found.append((order[starts[i] : starts[i + 1]], where, source, target))
     return found
-
-
-class _Vertex:
-    """One compute set: its codelet's kernel on every core at once, masks computed once a step."""
-
-    def __init__(self, machine: Interpreter, op: ipu.ExecuteOp):
-        self.machine, self.op = machine, op
-        name = op.codelet.root_reference.data
-        if name not in machine.codelets:
-            raise TrapError(f"no codelet is called @{name}")
-        self.operator = machine.codelets[name]
-        self.kernel = KERNELS[self.operator.kind]
-        self.iterate: Layout = op.iterate.data
-        self.phase = op.phase.data
-        self.tiles: dict[tuple[int, ...], Tile] = {}
-        self.masks: dict[tuple[object, ...], np.ndarray | None] = {}
-
-    def tile(self, at: tuple[int, ...]) -> Tile:
-        """The iteration box of each core in the slots `at`."""
-        if at not in self.tiles:
-            for slot, count in zip(at, self.iterate.slots, strict=True):
-                if not 0 <= slot < count:
-                    raise TrapError(f"iteration slot {slot} of {count}")
-            origin = self.iterate.origins[(slice(None), *at)]
-            bounds = self.iterate.bounds[(slice(None), *at)]
-            valid = bounds[..., 1] - origin
-            valid = np.where(bounds[..., 1] > bounds[..., 0], valid, 0)
-            self.tiles[at] = Tile(self.operator, self.iterate.block_shape, origin, valid)
-        tile = self.tiles[at]
-        state = self.operator.param.get("state")
-        hidden = self.machine._hidden(state) if state in self.machine.filled else 0
-        if hidden != tile.hidden:
-            tile = self.tiles[at] = replace(tile, hidden=hidden)
-        return tile
-
-    def mask(self, key: tuple[object, ...], tile: Tile, access: Access) -> np.ndarray | None:
-        """Which elements of a block the valid iteration points touch; None for all of them."""
-        if key not in self.masks:
-            self.masks[key] = _image_mask(tile, access)
-        return self.masks[key]
-
-    def run(self, step: int) -> None:
-        """Run the vertex at a ring step."""
-        at = tuple(int(e.data.evaluate(t=step, c=0, s=0)) for e in self.op.at)
-        tile = self.tile(at)
-        if self.phase is VertexPhase.COMBINE:
-            self.combine(tile, at, step)
-            return
-        wanted = Phase.APPLY if self.phase is VertexPhase.LOCAL else Phase.LOCAL
-        blocks: list[np.ndarray] = []
-        references = iter(self.op.ins)
-        for v, access in enumerate(self.operator.operands):
-            if access.phase is wanted:
-                blocks.append(np.zeros(0))
-                continue
-            blocks.append(self.read(next(references), step, tile, access, ("in", v, at)))
-        if self.phase is VertexPhase.LOCAL:
-            self.local(tile, at, step, blocks)
-        else:
-            self.apply(tile, at, step, blocks)
-
-    def read(
-        self, attr: Attribute, step: int, tile: Tile, access: Access, key: tuple[object, ...]
-    ) -> np.ndarray:
-        """A block of an operand, its invalid elements replaced by the neutral value."""
-        assert isinstance(attr, RefAttr)
-        name = f"vertex @{self.op.sym_name.data}"
-        variable, slots = self.machine._slots(attr, step)
-        sram = self.machine.sram
-        sram.reading(variable, name)
-        block = variable.view[(slice(None), *slots)]
-        shadow = variable.shadow[(slice(None), *slots)]
-        if block.shape != (tile.cores, *access.block_shape(tile.size)):
-            raise TrapError(
-                f"{name} expects a block of {access.block_shape(tile.size)}, the variable has"
-                f" {block.shape[1:]}",
-                where=variable.where,
-            )
-        mask = self.mask(key, tile, access)
-        sram.check_written(variable, shadow, mask, name)
-        if mask is None:
-            return block
-        neutral = 0 if access.neutral is None else access.neutral
-        return np.where(mask, block, np.asarray(neutral).astype(block.dtype))
-
-    def statistic(
-        self, attr: Attribute, step: int, i: int, tile: Tile, at: tuple[int, ...]
-    ) -> tuple[Variable, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Variable, view, shadow and mask of statistic i (without a leading axis of one)."""
-        assert isinstance(attr, RefAttr)
-        stat = self.operator.stats[i]
-        variable, slots = self.machine._slots(attr, step)
-        view = variable.view[(slice(None), *slots)]
-        shadow = variable.shadow[(slice(None), *slots)]
-        if view.ndim == len(stat.dims) + 2:
-            view, shadow = view[:, 0], shadow[:, 0]
-        access = Access(
-            tuple(self.operator.extents[d] for d in stat.dims),
-            stat.dtype,
-            tuple(_simple(d) for d in stat.dims),
-        )
-        return variable, view, shadow, self.mask(("stat", i, at), tile, access)
-
-    def local(self, tile: Tile, at: tuple[int, ...], step: int, blocks: list[np.ndarray]) -> None:
-        """Add one sub-tile to the statistics."""
-        name = f"vertex @{self.op.sym_name.data}"
-        new = self.kernel.local(tile, blocks)
-        old: list[np.ndarray] = []
-        views: list[np.ndarray] = []
-        for i, attr in enumerate(self.op.stats):
-            variable, view, shadow, mask = self.statistic(attr, step, i, tile, at)
-            self.machine.sram.reading(variable, name)
-            self.machine.sram.check_written(variable, shadow, mask, name)
-            old.append(view)
-            views.append(view)
-        for view, value in zip(views, self.kernel.combine(self.operator, old, new), strict=True):
-            view[...] = value
-
-    def combine(self, tile: Tile, at: tuple[int, ...], step: int) -> None:
-        """Merge the partials gathered along the first axis, in order."""
-        name = f"vertex @{self.op.sym_name.data}"
-        parts: list[np.ndarray] = []
-        operands: list[Variable] = []
-        for i, attr in enumerate(self.op.ins):
-            assert isinstance(attr, RefAttr)
-            variable, slots = self.machine._slots(attr, step)
-            operands.append(variable)
-            self.machine.sram.reading(variable, name)
-            view = variable.view[(slice(None), *slots)]
-            shadow = variable.shadow[(slice(None), *slots)]
-            stat = self.operator.stats[i]
-            access = Access(
-                tuple(self.operator.extents[d] for d in stat.dims),
-                stat.dtype,
-                tuple(_simple(d) for d in stat.dims),
-            )
-            mask = self.mask(("stat", i, at), tile, access)
-            wide = None if mask is None else np.broadcast_to(mask[:, None], view.shape)
-            self.machine.sram.check_written(variable, shadow, wide, name)
-            neutral = np.asarray(stat.neutral).astype(view.dtype)
-            parts.append(view if wide is None else np.where(wide, view, neutral))
-        merged = [p[:, 0] for p in parts]
-        for r in range(1, parts[0].shape[1]):
-            merged = self.kernel.combine(self.operator, merged, [p[:, r] for p in parts])
-        for i, (attr, value) in enumerate(zip(self.op.stats, merged, strict=True)):
-            assert isinstance(attr, RefAttr)
-            self.begin(attr, step, name)
-            for operand in operands:
-                if not operand.live:
-                    raise TrapError(f"{name} overwrites its own operand", where=operand.where)
-            variable, view, shadow, mask = self.statistic(attr, step, i, tile, at)
-            _write(view, shadow, value, mask)
-
-    def begin(self, attr: RefAttr, step: int, name: str) -> None:
-        """The first block of a variable starts it anew; further ones add to it."""
-        if step == 0 or self.op.step is None:
-            variable = self.machine._var(attr.data.name)
-            self.machine.sram.begin(variable, name)
-
-    def apply(self, tile: Tile, at: tuple[int, ...], step: int, blocks: list[np.ndarray]) -> None:
-        """Results from statistics and operands."""
-        name = f"vertex @{self.op.sym_name.data}"
-        stats: list[np.ndarray] = []
-        for i, attr in enumerate(self.op.stats):
-            variable, view, shadow, mask = self.statistic(attr, step, i, tile, at)
-            self.machine.sram.reading(variable, name)
-            self.machine.sram.check_written(variable, shadow, mask, name)
-            stats.append(view)
-        with np.errstate(all="ignore"):
-            results = self.kernel.apply(tile, stats, blocks)
-        for i, (attr, value) in enumerate(zip(self.op.outs, results, strict=True)):
-            assert isinstance(attr, RefAttr)
-            live = self.live_inputs(step)
-            self.begin(attr, step, name)
-            for variable in live:
-                if not variable.live:
-                    raise TrapError(f"{name} overwrites its own operand", where=variable.where)
-            variable, slots = self.machine._slots(attr, step)
-            view = variable.view[(slice(None), *slots)]
-            shadow = variable.shadow[(slice(None), *slots)]
-            mask = self.mask(("out", i, at), tile, self.operator.results[i])
-            if view.shape != value.shape:
-                raise TrapError(
-                    f"{name} yields {value.shape[1:]}, the variable holds {view.shape[1:]}",
-                    where=variable.where,
-                )
-            _write(view, shadow, value, mask)
-
-    def live_inputs(self, step: int) -> list[Variable]:
-        """Variables that this vertex reads."""
-        return [
-            self.machine._slots(attr, step)[0]
-            for attr in (*self.op.ins, *self.op.stats)
-            if isinstance(attr, RefAttr)
-        ]
-
-
-def _simple(d: int) -> AxisExpr:
-    return AxisExpr(((d, 1),))
-
-
-def _write(
-    view: np.ndarray, shadow: np.ndarray, value: np.ndarray, mask: np.ndarray | None
-) -> None:
-    word = written_word(view.dtype.itemsize)
-    if mask is None:
-        view[...] = value
-        shadow[...] = word
-    else:
-        np.copyto(view, value, where=mask, casting="unsafe")
-        np.copyto(shadow, np.asarray(word, dtype=shadow.dtype), where=mask)
-
-
-def _image_mask(tile: Tile, access: Access) -> np.ndarray | None:
-    """bool (cores, block…): elements inside the tensor and in the image of the valid points."""
-    if tile.is_full and _inside(tile, access):
-        return None
-    cores = tile.cores
-    shape = access.block_shape(tile.size)
-    mask = np.ones((cores, *shape), dtype=bool)
-    size = np.asarray(tile.size, dtype=np.int64)
-    for j, axis in enumerate(access.axes):
-        nominal = np.full(cores, axis.offset, dtype=np.int64)
-        lo, hi = nominal.copy(), nominal + 1
-        for d, k in axis.terms:
-            o, n = tile.origin[:, d], tile.valid[:, d]
-            nominal = nominal + k * (o if k > 0 else o + size[d] - 1)
-            lo = lo + k * (o if k > 0 else o + n - 1)
-            hi = hi + k * (o + n - 1 if k > 0 else o)
-        lo, hi = np.maximum(lo, 0), np.minimum(hi, access.shape[j])
-        index = nominal[:, None] + np.arange(shape[j])
-        inside = (index >= lo[:, None]) & (index < hi[:, None])
-        mask &= inside.reshape(cores, *(-1 if i == j else 1 for i in range(len(shape))))
-    empty = np.zeros(cores, dtype=bool)
-    for d in range(len(tile.size)):
-        empty |= tile.valid[:, d] <= 0
-    mask &= ~empty.reshape(cores, *[1] * len(shape))
-    if mask.all():
-        return None
-    return mask
-
-
-def _inside(tile: Tile, access: Access) -> bool:
-    for j, axis in enumerate(access.axes):
-        lo = np.full(tile.cores, axis.offset, dtype=np.int64)
-        for d, k in axis.terms:
-            o = tile.origin[:, d]
-            lo = lo + k * (o if k > 0 else o + tile.size[d] - 1)
-        if lo.min(initial=0) < 0 or lo.max(initial=0) + axis.size(tile.size) > access.shape[j]:
-            return False
-    return True
