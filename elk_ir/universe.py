@@ -16,6 +16,7 @@ from xdsl.universe import Universe
 DIALECTS: dict[str, str] = {
     "icca": "elk_ir.dialects.icca:ICCA",
     "ipu": "elk_ir.dialects.ipu:IPU",
+    "northpole": "elk_ir.dialects.northpole:NORTHPOLE",
     "onnx": "elk_ir.dialects.onnx:ONNX",
     "te": "elk_ir.dialects.te:TE",
 }
@@ -27,10 +28,12 @@ PASSES: dict[str, str] = {
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
     "icca-carry-preload": "elk_ir.passes.icca_carry_preload:IccaCarryPreloadPass",
     "icca-make-resident": "elk_ir.passes.icca_make_resident:IccaMakeResidentPass",
+    "icca-reorder-preloads": "elk_ir.passes.icca_reorder_preloads:IccaReorderPreloadsPass",
     "icca-schedule": "elk_ir.passes.icca_schedule:IccaSchedulePass",
     "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "icca-verify-program": "elk_ir.passes.icca_verify_program:IccaVerifyProgramPass",
     "ipu-verify-program": "elk_ir.passes.ipu_verify_program:IpuVerifyProgramPass",
+    "northpole-map-stages": "elk_ir.passes.northpole_map_stages:NorthpoleMapStagesPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-fold-views": "elk_ir.passes.te_fold_views:TeFoldViewsPass",
     "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",
@@ -46,6 +49,7 @@ PASSES: dict[str, str] = {
 
 TARGETS: dict[str, str] = {
     "device-program": "elk_ir.targets.ipu.device_program:DeviceProgramTarget",
+    "northpole-map": "elk_ir.targets.northpole.stage_map:NorthpoleMapTarget",
     "poplar-cpp": "elk_ir.targets.ipu.poplar_cpp:PoplarCppTarget",
 }
 

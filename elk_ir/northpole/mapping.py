@@ -224,7 +224,6 @@ def map_network(
     else:
         mini_batch = users
         micro_batches = ceil_div(users, ceil_div(users, layers))
-    around = range(max(1, layers - 2), layers + 3)
     mapping = Mapping(
         network,
         chip,
@@ -236,10 +235,16 @@ def map_network(
         mini_batch,
         micro_batches,
         _limit(problem, stages, by_memory, mini_batch, micro_batches, users),
-        tuple((m, by_memory // m * m) for m in around),
+        micro_batch_table(by_memory, layers),
     )
     _check_framebuffer(mapping)
     return mapping
+
+
+def micro_batch_table(users: int, layer_stages: int) -> tuple[tuple[int, int], ...]:
+    """(micro-batches, mini-batch of whole ones) around the number of layer stages."""
+    around = range(max(1, layer_stages - 2), layer_stages + 3)
+    return tuple((m, users // m * m) for m in around)
 
 
 def _solve(problem: _Problem) -> tuple[Stage, ...]:

@@ -176,27 +176,29 @@ def task_of(
     name: str,
     operator: Operator,
     *,
-    batch: int,
-    weights: Sequence[int],
-    states: Sequence[int],
-    context: int,
+    users: int,
+    tokens: int = 1,
+    weights: Sequence[int] = (),
+    states: Sequence[int] = (),
+    on_host: bool = False,
 ) -> Task:
     """The task of `operator`, in which operands `weights` are resident and `states` are KV caches.
 
-    `batch` is how many users (times tokens) the operator's parallel dimensions cover, `context`
-    the positions in the states. Raises ModelError for an operator that no unit supports.
+    Its parallel dimensions cover `users`, each with `tokens`. Raises ModelError for an operator
+    that no unit supports.
     """
+    batch = users * tokens
     out_elements = sum(prod(r.shape) for r in operator.results)
     moving = [a for i, a in enumerate(operator.operands) if i not in (*weights, *states)]
     working = (sum(prod(a.shape) for a in moving) + out_elements) // batch
     phases = 2 if operator.broadcasts_back or operator.kind == "attention" else 1
     resident = sum(prod(operator.operands[i].shape) for i in weights)
+    if on_host:
+        return Task(name, operator.kind, Unit.HOST, 0, constant_elements=resident)
     if operator.kind == "attention":
-        return _attention(name, operator, batch, states, context, working)
+        return _attention(name, operator, users, tokens, states, working)
     if operator.kind == "contract":
         return _product(name, operator, batch, weights, working)
-    if operator.kind == "gather" and weights:
-        return Task(name, operator.kind, Unit.HOST, 0, constant_elements=resident)
     if operator.kind not in _VECTOR_KINDS:
         raise ModelError(
             f"no unit of a NorthPole core runs '{operator.kind}'"
@@ -222,7 +224,7 @@ def _functions(operator: Operator) -> int:
     body = operator.param.get("body") or operator.param.get("epilogue")
     if body is None:
         return 0
-    return sum(str(body).count(f"{name}(") for name in _ACTIVATIONS)
+    return sum(instr.op in _ACTIVATIONS for instr in body.instrs)
 
 
 def _product(
@@ -257,8 +259,9 @@ def _product(
 
 
 def _attention(
-    name: str, operator: Operator, batch: int, states: Sequence[int], context: int, working: int
+    name: str, operator: Operator, users: int, tokens: int, states: Sequence[int], working: int
 ) -> Task:
+    batch = users * tokens
     (kv,) = operator.reductions
     length = operator.extents[kv]
     rows = prod(d.extent for d in operator.dims if d.kind is DimKind.PARALLEL) / batch
@@ -268,7 +271,7 @@ def _attention(
         for d in operator.operands[1].dims
         if operator.dims[d].kind is DimKind.PARALLEL
     )
-    entries = sum(prod(operator.operands[i].shape) for i in states) // batch
+    entries = sum(prod(operator.operands[i].shape) for i in states) // users
     fixed = not states
     return Task(
         name,
@@ -278,9 +281,9 @@ def _attention(
         macs=rows * products * length if fixed else 0.0,
         vector_ops=rows * EXP_OPS * length if fixed else 0.0,
         kv_macs=0.0 if fixed else rows * products,
-        kv_elements=0 if fixed else entries // max(1, context),
+        kv_elements=0 if fixed else entries // length,
         kv_vector_ops=0.0 if fixed else rows * EXP_OPS,
-        heads=max(1, heads // batch),
+        heads=max(1, heads // users),
         working_elements=working,
     )
 

@@ -113,7 +113,7 @@ class _Times:
     stages: tuple[Stage, ...]
     costs: tuple[Cost, ...]
     sends: list[float]
-    send_bytes: list[float]
+    send_bytes: list[int]
     latency_s: float
     overhead_s: float
     host_s: float
@@ -123,23 +123,28 @@ class _Times:
         return [c.seconds(context, self.overhead_s) for c in self.costs] + [self.host_s]
 
 
+def send_bytes(mapping: Mapping) -> list[int]:
+    """Bytes of a micro-batch and token into each stage, and from the last one to the host."""
+    rows, given = mapping.micro_batch, mapping.assumptions
+    widths = [s.blocks[0].in_elements * given.residual_bits for s in mapping.stages]
+    widths.append(mapping.stages[-1].blocks[-1].out_elements * given.logit_bits)
+    return [ceil_div(rows * bits, 8) for bits in widths]
+
+
 def _times(mapping: Mapping) -> _Times:
     rates, given = Rates.of(mapping.chip), mapping.assumptions
-    rows = mapping.micro_batch
     stages = mapping.stages
-    send_bytes = [rows * s.blocks[0].in_elements * given.residual_bits / 8 for s in stages]
-    out = stages[-1].blocks[-1].out_elements
-    send_bytes.append(rows * out * given.logit_bits / 8)
-    sends = [rates.send_s(size, given.route) for size in send_bytes]
+    sizes = send_bytes(mapping)
+    sends = [rates.send_s(size, given.route) for size in sizes]
     # The host sends the first residual and receives the outputs directly, from all cards of the
     # last stage at once.
-    sends[0] = rates.send_s(send_bytes[0])
-    sends[-1] = rates.send_s(send_bytes[-1], ways=len(stages[-1].cards))
+    sends[0] = rates.send_s(sizes[0])
+    sends[-1] = rates.send_s(sizes[-1], ways=len(stages[-1].cards))
     return _Times(
         stages,
         tuple(mapping.cost(s) for s in stages),
         sends,
-        send_bytes,
+        sizes,
         rates.latency_s(given.route),
         rates.card.phase_overhead_s,
         given.host_time_s,
