@@ -16,7 +16,7 @@ from elk_ir.compiler import Signature, Source, chip_of_module, context
 from elk_ir.errors import ElkError
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
-from elk_ir.text import print_module, read_module, read_text
+from elk_ir.text import no_program, print_module, read_module, read_text
 from elk_ir.weight_source import WeightSource
 
 if TYPE_CHECKING:
@@ -41,25 +41,26 @@ class Program:
     def __init__(
         self,
         *,
-        levels: Mapping[str, ModuleOp],
+        levels: Mapping[str, ModuleOp | Path],
         report: dict[str, Any],
         chip: Chip,
         source: Source,
         signature: Signature,
     ) -> None:
-        self.levels, self.report, self.chip = dict(levels), report, chip
+        # A path stands for the module in that file until someone asks for it.
+        self._levels, self.report, self.chip = dict(levels), report, chip
         self.source, self.signature = source, signature
         self._weights = WeightSource(source.base_dir, buffers=source.buffers)
 
     @property
     def icca(self) -> ModuleOp:
         """The planned, scheduled and allocated program."""
-        return self.levels["icca"]
+        return self.module("icca")
 
     @property
     def target(self) -> ModuleOp:
         """What the program was lowered to; this is what runs."""
-        return self.levels[self.target_name]
+        return self.module(self.target_name)
 
     @property
     def target_name(self) -> str:
@@ -79,12 +80,19 @@ class Program:
 
         A program that was loaded has the last two. Raises ElkError for a level it does not have.
         """
-        if level not in self.levels:
+        return print_module(self.module(level))
+
+    def module(self, level: str) -> ModuleOp:
+        """The program's module at a level. Raises ElkError for a level it does not have, or whose
+        file is missing or damaged."""
+        if level not in self._levels:
             raise ElkError(
-                f"this program has no level {level!r}",
-                hint=f"it has: {', '.join(self.levels)}",
+                f"this program has no level {level!r}", hint=f"it has: {', '.join(self._levels)}"
             )
-        return print_module(self.levels[level])
+        found = self._levels[level]
+        if isinstance(found, Path):
+            found = self._levels[level] = read_module(found, context())
+        return found
 
     # ------------------------------------------------------------------ numbers
 
@@ -226,18 +234,16 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
             f"this is no report of a compiled program ({type(error).__name__}: {error})",
             where=str(folder / REPORT_FILE),
         ) from None
-    ctx = context()
-    levels = {
-        "icca": read_module(folder / PROGRAM_FILE, ctx),
-        target_name: read_module(folder / TARGET_FILE, ctx),
-    }
+    target = read_module(folder / TARGET_FILE, context())
+    if not (folder / PROGRAM_FILE).is_file():
+        raise no_program(folder, PROGRAM_FILE)
     base = folder / relative if isinstance(relative, str) else None
     if weights_dir is not None:
         base = Path(weights_dir)
     return Program(
-        levels=levels,
+        levels={"icca": folder / PROGRAM_FILE, target_name: target},
         report=report,
-        chip=chip_of_module(levels[target_name]),
+        chip=chip_of_module(target),
         source=Source(name, base, {}),
         signature=signature,
     )

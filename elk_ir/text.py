@@ -75,12 +75,17 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ElkError(
-            f"no compiled program is here: {path.name} is missing",
-            where=str(path.parent),
-            hint="`elk compile MODEL.onnx --chip CHIP -o DIR` makes one",
-        ) from None
+        raise no_program(path.parent, path.name) from None
     except OSError as error:
         raise ElkError(f"cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError:
         raise ElkError("not UTF-8 text", where=str(path)) from None
+
+
+def no_program(folder: Path, missing: str) -> ElkError:
+    """The error for a folder without a complete program."""
+    return ElkError(
+        f"no compiled program is here: {missing} is missing",
+        where=str(folder),
+        hint="`elk compile MODEL.onnx --chip CHIP -o DIR` makes one",
+    )

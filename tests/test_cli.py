@@ -16,13 +16,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from elk_ir.compiler import DEFAULT_POLICY
 from elk_ir.tools import demo
 from elk_ir.tools.elk import main
 
 MODELS = Path(__file__).parent / "models"
 LLAMA = str(MODELS / "llama2_decode_static_dynamo.onnx")
 DATA = LLAMA.replace(".onnx", ".npz")
+# Most tests are not about schedules: the quickest policy will do.
+CHIP = ("--chip", "test-16", "--policy", "basic")
 
 
 class Result:
@@ -52,7 +53,7 @@ def elk(capsys: pytest.CaptureFixture[str]) -> Any:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compiled") / "llama"
-    assert main(["compile", LLAMA, "--chip", "test-16", "-o", str(folder)]) == 0
+    assert main(["compile", LLAMA, *CHIP, "-o", str(folder)]) == 0
     return folder
 
 
@@ -88,7 +89,7 @@ def product() -> onnx.NodeProto:
 def test_compile_then_run(elk: Any, compiled: Path, tmp_path: Path) -> None:
     result = elk("run", compiled, "--inputs", DATA, "--expect", DATA, "-o", tmp_path / "o.npz")
     assert (result.code, result.err) == (0, "")
-    assert f"scheduled by policy {DEFAULT_POLICY}" in result.out
+    assert "scheduled by policy basic" in result.out
     assert re.search(r"^logits .* ok$", result.out, re.M)
     written = np.load(tmp_path / "o.npz")
     assert written["logits"].shape == (2, 1, 512)
@@ -106,12 +107,12 @@ def test_run_without_expectations_shows_the_outputs(elk: Any, compiled: Path) ->
 
 
 def test_json_is_one_object_and_nothing_else(elk: Any, compiled: Path, tmp_path: Path) -> None:
-    result = elk("compile", LLAMA, "--chip", "test-16", "-o", tmp_path / "d", "--json")
+    result = elk("compile", LLAMA, *CHIP, "-o", tmp_path / "d", "--json")
     report = json.loads(result.out)
     assert (result.code, result.err) == (0, "")
     for field in ("lower_bound_s", "hbm_bytes", "sram_peak_bytes", "sram_capacity_bytes"):
         assert report[field] > 0
-    assert (report["policy"], report["chip"]) == (DEFAULT_POLICY, "test-16")
+    assert (report["policy"], report["chip"]) == ("basic", "test-16")
     written = json.loads((tmp_path / "d" / "report.json").read_text())
     assert written["hbm_bytes"] == report["hbm_bytes"]
     result = elk("run", compiled, "--inputs", DATA, "--expect", DATA, "--json")
@@ -124,13 +125,13 @@ def test_json_is_one_object_and_nothing_else(elk: Any, compiled: Path, tmp_path:
 
 
 def test_compile_twice_writes_the_same_bytes(elk: Any, compiled: Path, tmp_path: Path) -> None:
-    assert elk("compile", LLAMA, "--chip", "test-16", "-o", tmp_path / "d").code == 0
+    assert elk("compile", LLAMA, *CHIP, "-o", tmp_path / "d").code == 0
     for name in ("program.mlir", "target.mlir"):
         assert (tmp_path / "d" / name).read_bytes() == (compiled / name).read_bytes()
 
 
 def test_verify(elk: Any) -> None:
-    arguments = ("verify", LLAMA, "--chip", "test-16", "--inputs", DATA, "--expect", DATA)
+    arguments = ("verify", LLAMA, *CHIP, "--inputs", DATA, "--expect", DATA)
     result = elk(*arguments, "--json")
     verdict = json.loads(result.out)
     assert result.code == 0 and verdict["agree"] and verdict["culprit"] is None
@@ -144,7 +145,7 @@ def test_verify_exits_with_3(elk: Any, tmp_path: Path) -> None:
     data["out/logits"] = data["out/logits"] + 1
     np.savez(tmp_path / "wrong.npz", **data)
     wrong = tmp_path / "wrong.npz"
-    result = elk("verify", LLAMA, "--chip", "test-16", "--inputs", DATA, "--expect", wrong)
+    result = elk("verify", LLAMA, *CHIP, "--inputs", DATA, "--expect", wrong)
     assert result.code == 3
     assert "the numbers change after import: output 'logits' is off by 1" in result.out
 
@@ -425,7 +426,7 @@ def test_a_crash_is_one_message(elk: Any, monkeypatch: pytest.MonkeyPatch) -> No
 def test_nowhere_to_write(elk: Any, compiled: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "d"
-    refused(elk("compile", LLAMA, "--chip", "test-16", "-o", folder), "cannot be written")
+    refused(elk("compile", LLAMA, *CHIP, "-o", folder), "cannot be written")
     run = ("run", compiled, "--inputs", DATA)
     refused(elk(*run, "-o", folder), "cannot be written")
 

@@ -26,7 +26,7 @@ DATA = LLAMA.with_suffix(".npz")
 
 @pytest.fixture(scope="module")
 def llama() -> elk_ir.Program:
-    return elk_ir.compile(LLAMA, chip="test-16")
+    return elk_ir.compile(LLAMA, chip="test-16", policy="basic")
 
 
 def small_model(*, dims: list[Any] | None = None, external: str | None = None) -> onnx.ModelProto:
@@ -95,12 +95,12 @@ def test_dimensions_bound_by_name_and_by_shape() -> None:
 
 
 def test_kv_capacity_reserves_and_keeps_the_numbers() -> None:
-    program = elk_ir.compile(LLAMA, chip="test-16", kv_capacity=40)
+    program = elk_ir.compile(LLAMA, chip="test-16", policy="basic", kv_capacity=40)
     assert {s["capacity"] for s in program.report["states"]} == {40}
     outputs = program.run(read_npz(DATA, "in/"))
     assert all(e.ok for e in compare_outputs(outputs, read_npz(DATA, "out/")))
     with pytest.raises(ElkError, match="needs 13 entries in this run, the capacity is 5"):
-        elk_ir.compile(LLAMA, chip="test-16", kv_capacity=5)
+        elk_ir.compile(LLAMA, chip="test-16", policy="basic", kv_capacity=5)
 
 
 # ---------------------------------------------------------------------- weights
@@ -175,7 +175,7 @@ def test_a_folder_may_move_with_its_model(tmp_path: Path) -> None:
 
 
 def test_same_input_same_bytes(llama: elk_ir.Program) -> None:
-    again = elk_ir.compile(LLAMA, chip="test-16")
+    again = elk_ir.compile(LLAMA, chip="test-16", policy="basic")
     for level in ("onnx", "te", "icca", "ipu"):
         assert llama.mlir(level) == again.mlir(level)
     from elk_ir.report_json import RUN_DEPENDENT
@@ -199,7 +199,7 @@ def test_printed_programs_name_the_nodes(llama: elk_ir.Program) -> None:
 def test_report(llama: elk_ir.Program) -> None:
     report = llama.report
     assert (report["chip"], report["target"]) == ("test-16", "ipu")
-    assert report["policy"] == DEFAULT_POLICY
+    assert report["policy"] == "basic"
     assert report["model"] == LLAMA.name
     chip = load_chip("test-16")
     assert 0 < report["sram_peak_bytes"] <= report["sram_capacity_bytes"]
@@ -221,6 +221,12 @@ def test_report(llama: elk_ir.Program) -> None:
         assert operator["cores"] <= chip.cores
         assert operator["sram_bytes"] <= report["sram_peak_bytes"]
     json.dumps(report, allow_nan=False)
+
+
+def test_the_default_policy_is_named() -> None:
+    program = elk_ir.compile(small_model(), chip="test-16")
+    assert program.report["policy"] == DEFAULT_POLICY
+    assert f'icca.policy = "{DEFAULT_POLICY}"' in program.mlir("icca")
 
 
 def test_a_report_without_times() -> None:

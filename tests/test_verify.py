@@ -43,7 +43,7 @@ class BrokenPass(ModulePass):
 
 def verify_with(position: int, damage: Break | None, *, drop: str = "") -> Verification:
     """Verify the Llama graph with the pass at `position` broken by `damage`."""
-    passes = list(pipeline(load_chip("test-16")))
+    passes = list(pipeline(load_chip("test-16"), policy="basic"))
     if damage is not None:
         inner = passes[position]
         broken = type("Broken", (BrokenPass,), {"name": inner.name})
@@ -54,7 +54,7 @@ def verify_with(position: int, damage: Break | None, *, drop: str = "") -> Verif
 
 
 def names() -> list[str]:
-    return [p.name for p in pipeline(load_chip("test-16"))]
+    return [p.name for p in pipeline(load_chip("test-16"), policy="basic")]
 
 
 def swap_weights(module: ModuleOp) -> None:
