@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil, prod
 from pathlib import Path
 
+import numpy as np
+
+from elk_ir.cost.model import CostModel
+from elk_ir.dialects.ipu.attrs import VertexPhase
+from elk_ir.plan.domain import Operator
 from elk_ir.targets.ipu.cpp_types import cpp_type
 
 _HELPERS = Path(__file__).parent / "codelets"
@@ -111,3 +117,20 @@ def head_lines(name: str, chips: int, tiles: int) -> list[str]:
         "#endif",
         "",
     ]
+
+
+def vertex_cycles(
+    cost: CostModel, op: Operator, phase: VertexPhase, tile: tuple[int, ...], ways: int
+) -> int:
+    """Modelled cycles of one vertex on a full tile; `ways`: partials that a combine merges."""
+    box = np.asarray([tile], dtype=np.int64).reshape(1, -1)
+    if phase is VertexPhase.LOCAL:
+        cycles = cost.tile_cycles(op, box)
+    elif phase is VertexPhase.COMBINE:
+        elements = sum(prod(tile[d] for d in s.dims) for s in op.stats)
+        cycles = cost.combine_cycles(op, np.asarray([ways]), np.asarray([elements]))
+    else:
+        if not op.broadcasts_back:
+            box[:, list(op.reductions)] = 1
+        cycles = cost.apply_cycles(op, box)
+    return ceil(float(cycles[0]))

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.target import Target
 
+from elk_ir.cost.device import device_model
 from elk_ir.dialects import ipu
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.ipu.attrs import ExprAttr, RefAttr, VertexPhase
@@ -37,6 +38,7 @@ from elk_ir.targets.ipu.cpp_common import (
     helper,
     indexer,
     indexer_text,
+    vertex_cycles,
 )
 from elk_ir.targets.ipu.cpp_host import Remote
 from elk_ir.targets.ipu.cpp_types import (
@@ -73,6 +75,9 @@ class _Codelet:
 class _Emitter:
     def __init__(self, module: ModuleOp):
         self.module = module
+        chip = module.attributes.get("icca.chip")
+        self.chip = chip.to_chip() if isinstance(chip, ChipAttr) else None
+        self.cost = None if self.chip is None else device_model(self.chip)
         self.names = Names()
         self.layouts: dict[Layout, str] = {}
         self.variables: dict[str, _Variable] = {}
@@ -386,12 +391,24 @@ class _Emitter:
         if op.phase.data is VertexPhase.COMBINE:
             ways = self.var(_ref(op.ins.data[0]).name).layout.shape[0]
             out.append(f'    graph.setInitialValue(v["ways"], {ways});')
+        if self.cost is not None:
+            out.append(f"    graph.setPerfEstimate(v, {self.cycles(op)});")
         out += [
             "    graph.setTileMapping(v, c);",
             "  }",
             "  prog.add(Execute(cs));",
             "}",
         ]
+
+    def cycles(self, op: ipu.ExecuteOp) -> int:
+        """Modelled cycles of a vertex with a full box."""
+        assert self.cost is not None
+        operator = self.operators[op.codelet.root_reference.data][1]
+        ways = 1
+        if op.phase.data is VertexPhase.COMBINE:
+            ways = self.var(_ref(op.ins.data[0]).name).layout.shape[0]
+        tile = op.iterate.data.block_shape
+        return vertex_cycles(self.cost, operator, op.phase.data, tile, ways)
 
     def at(self, exprs: ArrayAttr[ExprAttr]) -> str:
         """The iteration slots of a compute set."""
@@ -549,10 +566,8 @@ class _Emitter:
 
     def machine(self) -> tuple[int, int]:
         """Chips and tiles a chip."""
-        attr = self.module.attributes.get("icca.chip")
-        if isinstance(attr, ChipAttr):
-            chip = attr.to_chip()
-            return chip.chips, chip.cores // chip.chips
+        if self.chip is not None:
+            return self.chip.chips, self.chip.cores // self.chip.chips
         return 1, max((v.layout.cores for v in self.variables.values()), default=1)
 
 

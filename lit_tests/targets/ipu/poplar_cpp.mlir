@@ -57,7 +57,8 @@ func.func @main(%h: tensor<2x64xf32> {onnx.name = "h"}) -> (tensor<2x32xf32> {on
 // CHECK:     for (unsigned c = 0; c < 8; ++c) {
 // CHECK:       VertexRef v = graph.addVertex(cs, "model_q_0_local");
 // CHECK-NEXT:  graph.connect(v["x0"], elk::block(model_q_0_execute0,
-// CHECK:       graph.setTileMapping(v, c);
+// CHECK:       graph.setPerfEstimate(v, {{[0-9]+}});
+// CHECK-NEXT:  graph.setTileMapping(v, c);
 // CHECK:     prog.add(Execute(cs));
 // CHECK:   elk::shift(prog, model_q_0_preload1,
 // CHECK:   elk::localCopy(prog, model_q_0_landing1, model_q_0_preload1,
