@@ -108,3 +108,16 @@ def test_delivery_of_a_halo() -> None:
     d = delivery(2, layout, 4)
     assert d.hbm_bytes == 24
     assert d.ingress.tolist() == [16, 16]
+
+
+def test_an_operator_without_dimensions() -> None:
+    """A scalar on one core: one call, no tile."""
+    from elk_ir.chips import load_chip
+    from elk_ir.cost.device import device_model
+    from elk_ir.sim.patterns import vertex_work
+
+    scalar = Access((), "float32", ())
+    op = Operator("map", (), (scalar,), (scalar,), (), ())
+    work = vertex_work(4, device_model(load_chip("test-16")), op, "apply", Layout(1, ()), 1)
+    assert work.cycles.values[0] > 0
+    assert work.cycles.values[1:].sum() == 0

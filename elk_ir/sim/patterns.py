@@ -144,7 +144,6 @@ def vertex_work(
         ids = np.unique(ids, return_inverse=True)[1].reshape(-1)
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)
     tiles = np.concatenate([extents[first], np.asarray([iterate.block_shape], dtype=np.int64)])
-    tiles = tiles.reshape(-1, rank)
     idle = (tiles <= 0).any(axis=1)
     if phase == "apply" and not op.broadcasts_back:
         tiles = tiles.copy()
