@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.target import Target
 
 from elk_ir.cost.device import device_model
 from elk_ir.dialects import ipu
 from elk_ir.dialects.chip import ChipAttr
-from elk_ir.dialects.ipu.attrs import ExprAttr, RefAttr, VertexPhase
+from elk_ir.dialects.ipu.attrs import RefAttr, VertexPhase
 from elk_ir.dialects.location import node_names
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
@@ -374,7 +374,7 @@ class _Emitter:
             "{",
             f"  ComputeSet cs = graph.addComputeSet({self.label(name)});",
             f"  for (unsigned c = 0; c < {iterate.cores}; ++c) {{",
-            f"    const elk::Block it = {self.layout(iterate)}.block(c, {self.at(op.at)});",
+            f"    const elk::Block it = {self.layout(iterate)}.block(c, {self.slots([e.data for e in op.at])});",
             "    if (it.empty())",
             "      continue;",
             f"    VertexRef v = graph.addVertex(cs, {quoted(codelet.name)});",
@@ -409,10 +409,6 @@ class _Emitter:
             ways = self.var(_ref(op.ins.data[0]).name).layout.shape[0]
         tile = op.iterate.data.block_shape
         return vertex_cycles(self.cost, operator, op.phase.data, tile, ways)
-
-    def at(self, exprs: ArrayAttr[ExprAttr]) -> str:
-        """The iteration slots of a compute set."""
-        return self.slots([e.data for e in exprs])
 
     def edges(self, op: ipu.ExecuteOp) -> list[tuple[str, _Variable, Sequence[Expr | None]]]:
         """The fields of an execute's vertices, with the variables they are connected to."""
