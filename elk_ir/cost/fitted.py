@@ -43,9 +43,15 @@ def tile_shape(op: Operator) -> TileShape | None:
 
 
 def _windowed(op: Operator, operand: int) -> frozenset[int]:
-    """Dimensions in axes of an operand that are not simply one dimension."""
-    axes = (a for a in op.operands[operand].axes if a.simple_dim is None)
-    return frozenset(d for axis in axes for d, _ in axis.terms)
+    """Dimensions in axes of an operand that are read through windows or strides; not those that
+    only number the channels of groups."""
+    found: set[int] = set()
+    for axis in op.operands[operand].axes:
+        dims = [d for d, _ in axis.terms]
+        window = any(op.dims[d].kind is DimKind.LOCAL for d in dims)
+        if axis.simple_dim is None and (window or len(dims) == 1):
+            found.update(dims)
+    return frozenset(found)
 
 
 def _product_shape(op: Operator) -> TileShape | None:

@@ -79,12 +79,19 @@ class Fit:
 
     def covers(self, shapes: np.ndarray) -> np.ndarray:
         """bool (n,): rows of `shapes` (n, columns) within every measured range."""
-        logs = np.log(np.maximum(shapes, 1e-9))
-        inside = np.asarray((shapes > 0).all(axis=1))
+        rows = np.arange(shapes.shape[0])
+        # Single columns come first and leave few rows for their products.
         for name, least, most in self.ranges:
-            value = logs[:, [self.columns.index(c) for c in name.split("*")]].sum(axis=1)
-            inside &= (value >= np.log(least) - 1e-9) & (value <= np.log(most) + 1e-9)
-        return inside
+            value = np.ones(rows.shape[0])
+            for column in name.split("*"):
+                value *= shapes[rows, self.columns.index(column)]
+            # A last digit of a product must not decide.
+            inside = (value >= least * (1.0 - 1e-9)) & (value <= most * (1.0 + 1e-9))
+            if not inside.all():
+                rows = rows[inside]
+        covered = np.zeros(shapes.shape[0], dtype=bool)
+        covered[rows] = True
+        return covered
 
     def predict(self, shapes: np.ndarray) -> np.ndarray:
         """Cycles (n,) of `shapes` (n, columns), whether covered or not. Equal rows, of which a
@@ -104,7 +111,7 @@ def _booster(text: str) -> Any:
     """The LightGBM booster of a model text."""
     import lightgbm
 
-    return lightgbm.Booster(params={"verbose": -1}, model_str=text)
+    return lightgbm.Booster(model_str=text)
 
 
 def _unique_rows(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
