@@ -369,12 +369,12 @@ class _Emitter:
         codelet = self.codelet(op)
         iterate: Layout = op.iterate.data
         box = [f for f in codelet.fields if f[0] in "nos"]
-        name = op.sym_name.data
+        name, at = op.sym_name.data, self.slots([e.data for e in op.at])
         out += [
             "{",
             f"  ComputeSet cs = graph.addComputeSet({self.label(name)});",
             f"  for (unsigned c = 0; c < {iterate.cores}; ++c) {{",
-            f"    const elk::Block it = {self.layout(iterate)}.block(c, {self.slots([e.data for e in op.at])});",
+            f"    const elk::Block it = {self.layout(iterate)}.block(c, {at});",
             "    if (it.empty())",
             "      continue;",
             f"    VertexRef v = graph.addVertex(cs, {quoted(codelet.name)});",
