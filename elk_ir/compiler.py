@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elk_ir.chips import Chip
     from elk_ir.program import Program
 
-DEFAULT_POLICY = "static"
+DEFAULT_POLICY = "search"
 """The best scheduling policy that is implemented: the fastest programs over the graphs we have."""
 
 RESIDENT = "resident"

@@ -21,7 +21,15 @@ from contextlib import suppress
 
 from elk_ir import __version__
 from elk_ir.errors import ElkError
-from elk_ir.tools import cmd_chips, cmd_compile, cmd_profile, cmd_run, cmd_simulate, cmd_verify
+from elk_ir.tools import (
+    cmd_chips,
+    cmd_compare,
+    cmd_compile,
+    cmd_profile,
+    cmd_run,
+    cmd_simulate,
+    cmd_verify,
+)
 
 TOOL = "elk"
 
@@ -29,6 +37,7 @@ COMMANDS = {
     "compile": cmd_compile,
     "run": cmd_run,
     "simulate": cmd_simulate,
+    "compare": cmd_compare,
     "verify": cmd_verify,
     "chips": cmd_chips,
     "profile": cmd_profile,
