@@ -1,7 +1,7 @@
 """elk-ir: a compiler for inter-core connected AI chips. Heavy modules are imported on first use.
 
-    program = elk_ir.compile("model.onnx", chip="test-64")
-    outputs = program.run(inputs)
+program = elk_ir.compile("model.onnx", chip="test-64")
+outputs = program.run(inputs)
 """
 
 from __future__ import annotations
