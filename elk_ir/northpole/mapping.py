@@ -131,6 +131,7 @@ class _Problem:
     context: int
     cards: int
     users: int
+    spread: bool
 
     @property
     def card_capacity(self) -> int:
@@ -196,15 +197,18 @@ def map_network(
     """Map `network` on `cards` of `chip` (all), with caches of `context` positions (the graph's).
 
     `users` asks for a mini-batch; without it the largest one under the rule *as many micro-batches
-    as layer stages, all full*. Raises CapacityError or ElkError with numbers when it does not fit.
+    as layer stages, all full*. With caches, or `cards` given, layers spread over all cards; a graph
+    without state otherwise takes the fewest that hold it. Raises CapacityError or ElkError, with
+    numbers, when it does not fit.
     """
     assumptions = assumptions or Assumptions()
     card_of(chip)
     context = network.context if context is None else context
+    spread = bool(context) or cards is not None
     cards = chip.cards if cards is None else cards
     if context < 0 or cards < 1 or (users is not None and users < 1):
         raise ElkError(f"{context} positions, {cards} cards and {users} users do not make sense")
-    problem = _Problem(network, chip, precision, assumptions, context, cards, users or 1)
+    problem = _Problem(network, chip, precision, assumptions, context, cards, users or 1, spread)
     try:
         stages = _solve(problem)
     except ElkError as error:
@@ -327,7 +331,7 @@ def _cards_of(packed: Sequence[Sequence[_Unit]]) -> int:
 
 def _stages(problem: _Problem, units: Sequence[_Unit], head_ways: int) -> tuple[Stage, ...]:
     """Units on stages: the fastest slowest stage, and of those the fewest cards. A graph without
-    state and without a loop (a convolutional net) takes as few cards as hold it."""
+    state takes as few cards as hold it unless a number of cards was asked for."""
     network, cards = problem.network, problem.cards - head_ways
     everything = sum(u.seconds for u in units)
     fewest = _pack(problem, units, everything)
@@ -347,7 +351,7 @@ def _stages(problem: _Problem, units: Sequence[_Unit], head_ways: int) -> tuple[
             hint="fewer bits (w4a4, w2a2), a shorter context, or more cards",
         )
     packed = fewest
-    if network.loop:
+    if problem.spread:
         sums = {0.0}
         for i in range(len(units)):
             total = 0.0

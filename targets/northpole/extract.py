@@ -2,8 +2,9 @@
 
 The loop over layers gives the layers; what follows it the output layer; what precedes it runs on
 the host (embedding, rotary tables) unless it multiplies activations by weights, as a patch
-embedding does. A graph without a loop is one block after another. Blocks begin and end where one
-tensor crosses.
+embedding does. A graph without a loop is one block after another, the last of which is the output
+layer. Only models with KV state, which generate tokens, have an output layer of its own precision.
+Blocks begin and end where one tensor crosses.
 """
 
 from __future__ import annotations
@@ -57,9 +58,16 @@ def network_of(module: ModuleOp) -> Network:
     model = module.attributes.get("onnx.model")
     name = model.data if isinstance(model, StringAttr) else function.sym_name.data
     if not loops:
-        blocks = _blocks(graph, block, list(block.ops), "block")
-        flat = tuple(Layer(b.name, (b,)) for b in blocks)
-        return _checked(Network(name, graph.users, context, (), flat, None, False))
+        ops = list(block.ops)
+        tables = [op for op in _structured(ops) if _reads_table(op)]
+        on_host = _feeding([r for op in tables for r in op.results], ops) | _positions(ops)
+        host = tuple(_task(graph, op, on_host=True) for op in _structured(ops) if op in on_host)
+        carried = [r for op in tables for r in op.results]
+        rest = [op for op in ops if op not in on_host]
+        blocks = _blocks(graph, block, rest, "block", carried=carried)
+        head = blocks[-1] if context and len(blocks) > 1 else None
+        flat = tuple(Layer(b.name, (b,)) for b in blocks if b is not head)
+        return _checked(Network(name, graph.users, context, host, flat, head, False))
     host, stem = _before(graph, block, loops[0])
     layers: list[Layer] = [Layer(b.name, (b,)) for b in stem]
     for i, loop in enumerate(loops):
@@ -71,7 +79,7 @@ def network_of(module: ModuleOp) -> Network:
             layers.append(Layer(f"layer {len(layers)}", body))
     rest = _between(block, loops[-1], None)
     tail = _whole(graph, rest, "head")
-    head = tail if tail is not None and tail.weight_elements else None
+    head = tail if context and tail is not None and tail.weight_elements else None
     if tail is not None and head is None:
         layers.append(Layer("tail", (tail,)))
     return _checked(Network(name, graph.users, context, host, tuple(layers), head, True))
@@ -153,10 +161,38 @@ def _before(
     products = [op for op in feeding if isinstance(op, StructuredOp) and _is_product(op)]
     if not products:
         return tuple(_task(graph, op, on_host=True) for op in _structured(ops)), ()
-    on_host = [op for op in _structured(ops) if op not in feeding]
-    host = tuple(_task(graph, op, on_host=True) for op in on_host)
-    chosen = [op for op in ops if op in feeding]
-    return host, _blocks(graph, block, chosen, "stem", loop.inits)
+    tables = [op for op in _structured(ops) if op in feeding and _reads_table(op)]
+    carried = [r for op in tables for r in op.results]
+    stem = feeding - _feeding(carried, ops)
+    host = tuple(_task(graph, op, on_host=True) for op in _structured(ops) if op not in stem)
+    chosen = [op for op in ops if op in stem]
+    return host, _blocks(graph, block, chosen, "stem", loop.inits, carried)
+
+
+def _reads_table(op: StructuredOp) -> bool:
+    """Whether `op` picks rows of a weight: an embedding, which stays with the host."""
+    return op.operator().kind == "gather" and 0 in _weights(op)
+
+
+def _positions(ops: Sequence[Operation]) -> set[Operation]:
+    """Operations that depend on integer graph inputs and weights only (rotary tables, masks), and
+    on no embedding: the same for every layer, so the host computes them once a token."""
+    moving: set[SSAValue] = set()
+    found: set[Operation] = set()
+    for op in _structured(ops):
+        inputs = [v for v in op.operands if not isinstance(v.owner, LoadOp)]
+        fixed = [v.owner in found or _is_integer_input(v) for v in inputs]
+        if inputs and all(fixed) and not _reads_table(op) and not moving & set(inputs):
+            found.add(op)
+        else:
+            moving |= set(op.results)
+    return found
+
+
+def _is_integer_input(value: SSAValue) -> bool:
+    if isinstance(value.owner, Operation):
+        return False
+    return "int" in shape_dtype(value)[1]
 
 
 def _between_start(block: IRBlock, loop: Operation) -> list[Operation]:
@@ -204,15 +240,17 @@ def _blocks(
     ops: Sequence[Operation],
     name: str,
     results: Sequence[SSAValue] = (),
+    carried: Sequence[SSAValue] = (),
 ) -> tuple[Block, ...]:
-    """Cut `ops` where one tensor crosses, each part holding at least one product."""
-    parts = list(_parts(block, ops, results))
+    """Cut `ops` where one tensor crosses, each part holding at least one product. `carried` come
+    from the host into the first part, `results` are used after the last one."""
+    parts = list(_parts([*block.args, *carried], ops, results))
     found = [b for i, part in enumerate(parts) if (b := _whole(graph, part, f"{name} {i}"))]
     return tuple(found)
 
 
 def _parts(
-    block: IRBlock, ops: Sequence[Operation], results: Sequence[SSAValue]
+    entering: Sequence[SSAValue], ops: Sequence[Operation], results: Sequence[SSAValue]
 ) -> Iterator[list[Operation]]:
     moving = [op for op in ops if isinstance(op, StructuredOp | AppendOp | YieldOp | ReturnOp)]
     position = {op: i for i, op in enumerate(moving)}
@@ -222,7 +260,7 @@ def _parts(
             last_use[value] = position[op]
     for value in results:
         last_use[value] = len(moving)
-    live = {a for a in block.args if a in last_use and shape_dtype_or_none(a)}
+    live = {a for a in entering if a in last_use and shape_dtype_or_none(a)}
     part: list[Operation] = []
     for i, op in enumerate(moving):
         part.append(op)

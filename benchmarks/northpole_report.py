@@ -1,0 +1,93 @@
+"""NorthPole: the fit, the held-out prediction, sensitivities, published facts and what-ifs.
+
+    python benchmarks/northpole_report.py
+
+Pure arithmetic and a small simulation; about 10 s of CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from elk_ir.chips import load_chip
+from elk_ir.northpole.mapping import map_network
+from elk_ir.northpole.network import parse_precision
+from elk_ir.northpole.pipeline import simulate
+from elk_ir.northpole.published import (
+    CONTEXT,
+    GPU_FACTS,
+    GRANITE_3B,
+    TOKENS_PER_S,
+    fitted_chip,
+    held_out,
+    implied_utilization,
+    sensitivity,
+    what_if,
+)
+
+SETTINGS = (
+    ("w4a4", 512, 16),
+    ("w4a4", 1024, 16),
+    ("w4a4", 2048, 16),
+    ("w4a4", 4096, 16),
+    ("w4a4", 8192, 16),
+    ("w4a4", 2048, 8),
+    ("w2a2", 2048, 8),
+    ("w8a8", 2048, 16),
+    ("w8a8", 2048, 32),
+)
+
+
+def lines() -> Iterator[str]:
+    """The report."""
+    chip = load_chip("northpole-16")
+    fitted = fitted_chip(chip)
+    given, found = chip.northpole, fitted.northpole
+    assert given is not None
+    assert found is not None
+    mapping = map_network(GRANITE_3B.network(CONTEXT), fitted, parse_precision("w4a4"))
+    cost, run = mapping.cost(mapping.stages[0]), simulate(mapping)
+    yield f"roofline of a slot {cost.roofline_s(1536) * 1e6:.2f} µs overlapped,"
+    yield f"  {cost.serial_s(1536) * 1e6:.2f} µs in turn, {cost.phases} phases; PCIe apart"
+    yield (
+        f"phase_overhead_s fitted on {TOKENS_PER_S:,.0f} tokens/s:"
+        f" {found.phase_overhead_s * 1e6:.3f} µs (chip file: {given.phase_overhead_s * 1e6:.3f})"
+    )
+    yield (
+        f"  {run.latency_per_token_s * 1e3:.3f} ms a token, {run.inter_token_s * 1e3:.3f} between"
+        f" tokens, prompt {run.prompt_time_s * 1e3:.0f} ms, bubbles {run.bubble_share:.1%},"
+        f" {run.tokens_per_s_per_w:.1f} tokens/s/W"
+    )
+    yield "held out: Granite-3.3-8B, 28 users, 2.8 ms between tokens"
+    for precision in ("w4a4", "w4a8", "w8a8"):
+        each = held_out(fitted, precision)
+        yield (
+            f"  {precision}: {each.cards} cards, {each.stages} stages, {each.micro_batches}"
+            f" micro-batches: {each.predicted_s * 1e3:.2f} ms, error {each.error:+.1%}"
+        )
+    yield "sensitivity (without refitting; overhead and held-out error if refitted)"
+    for case in sensitivity(chip):
+        yield (
+            f"  {case.what} = {case.value:g}: {case.tokens_per_s:,.0f} tokens/s;"
+            f" {case.refitted_overhead_s * 1e6:.2f} µs, {case.held_out_error:+.1%}"
+        )
+    yield "what if (3B model)"
+    for row in what_if(GRANITE_3B, fitted, SETTINGS):
+        yield f"  {row.what}: " + (
+            row.problem
+            or f"{row.mini_batch} users in {row.micro_batches}, {row.cards} cards,"
+            f" {row.tokens_per_s:,.0f} tokens/s, {row.latency_per_token_s * 1e3:.3f} ms"
+        )
+    yield "published comparisons"
+    for fact in GPU_FACTS:
+        yield f"  {fact.factor} times better {fact.metric} than {fact.gpu} at its {fact.at}"
+    for bits in (8, 4):
+        yield (
+            f"ResNet-50 at the published rate takes {implied_utilization(chip, bits):.0%} of the"
+            f" int{bits} peak"
+        )
+
+
+if __name__ == "__main__":
+    for line in lines():
+        print(line)
