@@ -106,6 +106,10 @@ def test_outputs_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["profile", "fit", str(data), "-o", str(tmp_path / "none" / "m.txt")]) == 1
     assert "cannot write this file" in capsys.readouterr().err
     assert main(["profile", "fit", str(data), "-o", str(tmp_path / "m.csv")]) == 2
+    own = conv_csv(tmp_path / "own.txt")
+    before = own.read_bytes()
+    assert main(["profile", "fit", str(own), "-o", str(own)]) == 2
+    assert own.read_bytes() == before
     assert main(["profile", "show", str(tmp_path / "none.txt")]) == 1
     assert "cannot read this file" in capsys.readouterr().err
     assert main(["profile"]) == 2

@@ -72,13 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> Any:
-    from elk_ir.cost.fit_files import FitSet, save_fits
+    from elk_ir.cost.fit_files import FitSet, save_fits, sidecar_of
     from elk_ir.cost.linear_tree import fit
     from elk_ir.cost.profile_data import read_measurements
 
     data, output = Path(args.data), Path(args.output)
     if output.suffix != ".txt":
         raise UsageError(f"-o {output}: the model's name must end in .txt")
+    if data.resolve() in (output.resolve(), sidecar_of(output).resolve()):
+        raise UsageError(f"-o {output}: would overwrite the measurements")
     measured = read_measurements(data, args.target)
     found = tuple(
         fit(m.kind, m.shapes, m.cycles, element_bytes=args.element_bytes) for m in measured
