@@ -9,6 +9,7 @@ the plans of the unpermuted schedule, and the scheduler runs on the best.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.fill import fill
@@ -20,9 +21,9 @@ HEAVY = 0.02
 DISPLACED = 4
 """The most places by which a heavy loader moves."""
 RANKED = 512
-"""Orders that are ranked."""
+"""Orders of a layer that are ranked; an eighth of them where no loop repeats the result."""
 SCHEDULED = 6
-"""Orders that the scheduler runs on."""
+"""Orders that the scheduler runs on; a third of them there."""
 
 
 def elk_full(program: Program, weights: Weights) -> Schedule:
@@ -30,16 +31,15 @@ def elk_full(program: Program, weights: Weights) -> Schedule:
     best = elk_dyn(program, weights)
     time = evaluate(program, best).time_s
     ranked: list[tuple[float, tuple[int, ...]]] = []
-    for number, order in enumerate(orders(program, best.choice)):
-        if number >= RANKED:
-            break
+    most, scheduled = (RANKED, SCHEDULED) if program.periodic else (RANKED // 8, SCHEDULED // 3)
+    for order in islice(orders(program, best.choice), most):
         schedule = fill(program, best.choice, order)
         if schedule is not None:
             ranked.append((evaluate(program, schedule).time_s, tuple(order)))
             if ranked[-1][0] < time:
                 time, best = ranked[-1][0], schedule
     ranked.sort()
-    for _, order in ranked[:SCHEDULED]:
+    for _, order in ranked[:scheduled]:
         schedule = elk_dyn(program, weights, order=order, slacks=(0.1,))
         found = evaluate(program, schedule).time_s
         if found < time:
@@ -53,9 +53,7 @@ def reordered(program: Program, choice: Sequence[int]) -> Schedule | None:
     start = fill(program, choice)
     if start is not None:
         best = (evaluate(program, start).time_s, start)
-    for number, order in enumerate(orders(program, choice)):
-        if number >= RANKED:
-            break
+    for order in islice(orders(program, choice), RANKED):
         schedule = fill(program, choice, order)
         if schedule is None:
             continue

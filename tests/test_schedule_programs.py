@@ -1,0 +1,160 @@
+"""Scheduled programs compute the same numbers, and take as long as the scheduler's model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import parse, run_passes
+
+import elk_ir
+from elk_ir.chips import Chip, load_chip
+from elk_ir.compiler import compile_model
+from elk_ir.dialects.icca.attrs import HandleType
+from elk_ir.dialects.icca.ops import PreloadOp, RepeatOp
+from elk_ir.numerics.compare import compare_outputs
+from elk_ir.numerics.tensors import check_inputs, read_npz
+from elk_ir.passes.icca_schedule import schedule_module
+from elk_ir.passes.icca_support import chip_of, program_of
+from elk_ir.passes.icca_timeline import timeline_of
+from elk_ir.schedule.model import evaluate
+from elk_ir.schedule.policies import EXECUTABLE, Effort, policy
+from elk_ir.sim.run import simulate
+
+MODELS = Path(__file__).parent / "models"
+LLAMA = "llama2_decode_static_dynamo"
+GEMMA = "gemma2_decode_static_dynamo_op23"
+
+
+def chip_with(name: str, usable_bytes: int | None) -> Chip:
+    """A built-in chip, with less SRAM."""
+    chip = load_chip(name)
+    if usable_bytes is None:
+        return chip
+    reserved = chip.reserved_per_core_bytes
+    return chip.with_fields({"sram_per_core_bytes": usable_bytes + reserved})
+
+
+def check_numbers(model: str, chip: Chip, name: str) -> elk_ir.Program:
+    """Compile, verify, run; the outputs are the framework's."""
+    path = MODELS / f"{model}.onnx"
+    given = read_npz(path.with_suffix(".npz"), "in/")
+    program = compile_model(
+        path,
+        chip=chip,
+        policy=name,
+        input_shapes={k: v.shape for k, v in given.items()},
+        time_budget_s=0.1,
+    )
+    outputs = program.run(check_inputs(given, program.signature.inputs))
+    expected = read_npz(path.with_suffix(".npz"), "out/")
+    for comparison in compare_outputs(outputs, expected):
+        assert comparison.ok, f"{name}: {comparison}"
+    assert program.report["policy"] == name
+    return program
+
+
+SHRUNK = [pytest.param(name, 9000, id=f"{name}-shrunk") for name in ("static", "elk-dyn", "search")]
+ROOMY = [
+    pytest.param(name, None, id=name, marks=() if name == "elk-full" else pytest.mark.slow)
+    for name in EXECUTABLE
+]
+
+
+@pytest.mark.parametrize(("name", "usable_bytes"), [*SHRUNK, *ROOMY])
+def test_numbers_under_every_policy(name: str, usable_bytes: int | None) -> None:
+    program = check_numbers(LLAMA, chip_with("test-16", usable_bytes), name)
+    assert program.report["sram_peak_bytes"] <= program.report["sram_capacity_bytes"]
+
+
+def test_numbers_on_more_cores() -> None:
+    check_numbers(GEMMA, load_chip("test-64"), "elk-dyn")
+
+
+def test_numbers_with_preloads_around_the_loop() -> None:
+    program = check_numbers(LLAMA, load_chip("test-64"), "search")
+    loops = [o for o in program_of(program.icca).walk() if isinstance(o, RepeatOp)]
+    assert any(isinstance(v.type, HandleType) for loop in loops for v in loop.inits)
+
+
+# ---------------------------------------------------------------------- time
+
+LAYERS = 12
+ROWS, WIDTH, INNER = 8, 256, 512
+
+
+def layers() -> str:
+    """A loop of a norm and two products, with weights that fill much of the SRAM."""
+    x, h = f"tensor<{ROWS}x{WIDTH}xf32>", f"tensor<{ROWS}x{INNER}xf32>"
+    up, down = f"{WIDTH}x{INNER}xf32", f"{INNER}x{WIDTH}xf32"
+    dims = f"m = {ROWS}, n = {INNER}, k = {WIDTH} reduce"
+    back = f"m = {ROWS}, n = {WIDTH}, k = {INNER} reduce"
+    maps = "[(m, k), (k, n)] -> [(m, n)]"
+    norm = '{form = #te<norm_form rms>, epsilon = 1.0e-5 : f64, affine = "scale"}'
+    return f"""
+te.global weight @g stack {LAYERS} : tensor<{WIDTH}xf32> = dense<1.0> : tensor<{LAYERS}x{WIDTH}xf32>
+te.global weight @u stack {LAYERS} : tensor<{up}> = dense<0.5> : tensor<{LAYERS}x{up}>
+te.global weight @d stack {LAYERS} : tensor<{down}> = dense<0.5> : tensor<{LAYERS}x{down}>
+func.func @main(%x: {x} {{onnx.name = "x"}}) -> ({x} {{onnx.name = "y"}}) {{
+  %y = te.repeat {LAYERS} iter(%x) {{
+  ^bb0(%l: index, %h: {x}):
+    %g = te.load @g[%l] : tensor<{WIDTH}xf32>
+    %n = te.normalize(%h, %g) <(m = {ROWS}, k = {WIDTH} reduce), [(m, k), (k)] -> [(m, k)]> {norm}
+      : ({x}, tensor<{WIDTH}xf32>) -> {x} loc("norm")
+    %u = te.load @u[%l] : tensor<{up}>
+    %a = te.contract(%n, %u) <({dims}), {maps}> : ({x}, tensor<{up}>) -> {h} loc("up")
+    %d = te.load @d[%l] : tensor<{down}>
+    %b = te.contract(%a, %d) <({back}), {maps}> : ({h}, tensor<{down}>) -> {x} loc("down")
+    te.yield %b : {x}
+  }} : ({x}) -> {x}
+  func.return %y : {x}
+}}
+"""
+
+
+@pytest.mark.parametrize("name", ["basic", "static", "search"])
+def test_the_model_agrees_with_the_simulator(name: str) -> None:
+    module = run_passes(parse(layers()), "convert-te-to-icca{chip=test-16}")
+    scheduling = schedule_module(module, policy(name, effort=Effort(200)), keep_plans=False)
+    ((program, schedule),) = [s for s in scheduling.schedules if s[0].periodic]
+    result = simulate(timeline_of(module), chip_of(module))
+    steady = max(result.frame.inner, key=lambda entry: entry[1])
+    assert steady[1] > 1
+    assert evaluate(program, schedule).time_s == pytest.approx(steady[2], rel=0.03)
+
+
+def test_what_fragmentation_took_is_recorded() -> None:
+    module = run_passes(
+        parse(layers()),
+        "convert-te-to-icca{chip=test-16},icca-schedule{policy=elk-dyn},icca-allocate",
+    )
+    slack = module.attributes["icca.schedule_slack_bytes"]
+    peak = module.attributes["icca.sram_peak_bytes"]
+    assert slack.value.data >= 0  # pyright: ignore[reportAttributeAccessIssue]
+    assert peak.value.data <= 61440  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_same_input_gives_the_same_program() -> None:
+    texts = set()
+    for _ in range(2):
+        module = run_passes(
+            parse(layers()),
+            "convert-te-to-icca{chip=test-16},icca-schedule{policy=search time-budget-s=0.1},"
+            "icca-allocate",
+        )
+        texts.add(str(module))
+    assert len(texts) == 1
+
+
+def test_doubling_the_layers_costs_little() -> None:
+    """One layer is scheduled, whatever their number: as many preloads in the program."""
+    counts = []
+    for number in (LAYERS, 2 * LAYERS):
+        text = layers().replace(f"stack {LAYERS}", f"stack {number}")
+        text = text.replace(f"repeat {LAYERS}", f"repeat {number}")
+        text = text.replace(f"<{LAYERS}x", f"<{number}x")
+        module = run_passes(
+            parse(text), "convert-te-to-icca{chip=test-16},icca-schedule{policy=elk-dyn}"
+        )
+        counts.append(sum(1 for op in module.walk() if isinstance(op, PreloadOp)))
+    assert counts[0] == counts[1]
