@@ -175,13 +175,13 @@ def _reads_table(op: StructuredOp) -> bool:
 
 
 def _positions(ops: Sequence[Operation]) -> set[Operation]:
-    """Operations that depend on integer graph inputs and weights only (rotary tables, masks), and
-    on no embedding: the same for every layer, so the host computes them once a token."""
+    """Operations that depend on graph inputs of indices and on weights only, and on no embedding:
+    rotary tables and masks, the same for every layer, so the host computes them once a token."""
     moving: set[SSAValue] = set()
     found: set[Operation] = set()
     for op in _structured(ops):
         inputs = [v for v in op.operands if not isinstance(v.owner, LoadOp)]
-        fixed = [v.owner in found or _is_integer_input(v) for v in inputs]
+        fixed = [v.owner in found or _is_index_input(v) for v in inputs]
         if inputs and all(fixed) and not _reads_table(op) and not moving & set(inputs):
             found.add(op)
         else:
@@ -189,10 +189,11 @@ def _positions(ops: Sequence[Operation]) -> set[Operation]:
     return found
 
 
-def _is_integer_input(value: SSAValue) -> bool:
+def _is_index_input(value: SSAValue) -> bool:
+    """Whether `value` is a graph input of indices; int8 and int4 ones are quantised activations."""
     if isinstance(value.owner, Operation):
         return False
-    return "int" in shape_dtype(value)[1]
+    return shape_dtype(value)[1] in ("int32", "int64", "bool")
 
 
 def _between_start(block: IRBlock, loop: Operation) -> list[Operation]:
