@@ -130,6 +130,9 @@ def test_a_small_resnet_fits_one_card() -> None:
         network(paths[0]), load_chip("northpole-16"), parse_precision("w8a8"), users=1
     )
     assert mapping.cards == 1
+    working = max(t.working_elements for b in mapping.stages[0].blocks for t in b.tasks) * 2
+    spare = 192_000_000 - mapping.stages[0].resident.fixed_bytes
+    assert mapping.users_by_memory * working <= spare
     steady = steady_state(mapping)
     assert steady.samples_per_s < steady.peak_samples_per_s
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from elk_ir.chips import Chip
 from elk_ir.errors import CapacityError, ElkError
-from elk_ir.northpole.bytes import NOTHING, Resident, block_resident, ceil_div
+from elk_ir.northpole.bytes import FP16_BYTES, NOTHING, Resident, block_resident, ceil_div
 from elk_ir.northpole.network import Block, Network, Precision
 from elk_ir.northpole.timing import Assumptions, Cost, Rates, block_cost, card_of, total_cost
 
@@ -394,7 +394,8 @@ def _one_card(problem: _Problem, stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _users_by_memory(problem: _Problem, stages: Sequence[Stage]) -> int:
-    """Users whose caches fit everywhere; for a graph without state, what the framebuffer holds."""
+    """Users whose caches fit everywhere; for a graph without state, the samples that the
+    framebuffer and the cores hold."""
     counts = [n for s in stages if (n := problem.users_that_fit(s.resident)) is not None]
     if counts and problem.context:
         return min(counts)
@@ -406,7 +407,30 @@ def _users_by_memory(problem: _Problem, stages: Sequence[Stage]) -> int:
             f"inputs and outputs of one sample need {size:,} bytes, the framebuffer has"
             f" {available:,} ({size - available:,} too many)"
         )
-    return available // size
+    return min(available // size, min(_samples_in_cores(problem, s) for s in stages))
+
+
+def _samples_in_cores(problem: _Problem, stage: Stage) -> int:
+    """Samples whose values fit beside the weights while the largest operator of the stage runs, its
+    inputs and outputs in fp16. Raises CapacityError when not even one does."""
+    size, task = max(
+        (ceil_div(t.working_elements, len(stage.cards)) * FP16_BYTES, t.name)
+        for b in stage.blocks
+        for t in b.tasks
+    )
+    spare = problem.card_capacity - stage.resident.fixed_bytes
+    if size > spare:
+        raise CapacityError(
+            task,
+            needed_bytes=ceil_div(stage.resident.fixed_bytes + size, problem.chip.cores_per_chip),
+            available_bytes=problem.chip.usable_sram_per_core_bytes,
+            largest=(
+                ("weights, scales and steps on the card", stage.resident.fixed_bytes),
+                ("inputs and outputs of one sample", size),
+            ),
+            hint="more cards, or a smaller input",
+        )
+    return spare // max(1, size)
 
 
 def _fullest(problem: _Problem, stages: Sequence[Stage]) -> tuple[Stage, int]:
@@ -420,7 +444,7 @@ def _too_many_users(
     problem: _Problem, stages: Sequence[Stage], users: int, by_memory: int
 ) -> ElkError:
     if not problem.context or not any(s.resident.kv_bytes_per_user for s in stages):
-        return ElkError(f"{users} samples at once: the framebuffer holds {by_memory}")
+        return ElkError(f"{users} samples at once: framebuffer and cores hold {by_memory}")
     stage, _ = _fullest(problem, stages)
     resident = stage.resident
     kv = resident.kv_bytes_per_user * users
@@ -447,7 +471,7 @@ def _limit(
 ) -> str:
     layers = sum(not s.head for s in stages)
     if not problem.context or not any(s.resident.kv_bytes_per_user for s in stages):
-        return f"framebuffer: {by_memory} samples; nothing is kept between samples"
+        return f"framebuffer and cores: {by_memory} samples; nothing is kept between samples"
     stage, _ = _fullest(problem, stages)
     resident = stage.resident
     spare = problem.card_capacity - resident.fixed_bytes
