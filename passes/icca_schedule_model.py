@@ -13,6 +13,7 @@ from elk_ir.cost.device import device_model
 from elk_ir.cost.model import CostModel
 from elk_ir.dialects.icca.attrs import HandleType
 from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, RepeatOp, YieldOp
+from elk_ir.errors import CapacityError
 from elk_ir.passes.icca_liveness import Liveness
 from elk_ir.passes.icca_move_preloads import (
     carry_preloads,
@@ -81,6 +82,15 @@ class Tables:
         key = (execute.operator(), execute.sources)
         if key not in self.known:
             front = enumerate_plans(key[0], self.chip, key[1], self.cost)
+            if len(front) == 0:
+                smallest = self.smallest(execute)
+                raise CapacityError(
+                    operator=execute.label.data,
+                    needed_bytes=smallest,
+                    available_bytes=self.chip.usable_sram_per_core_bytes,
+                    largest=(("the operator's smallest plan", smallest),),
+                    hint="more cores or SRAM, a smaller batch or a shorter context would fit",
+                )
             self.known[key] = front_table(front, self.chip, key[1], self.cost)
         return self.known[key]
 
