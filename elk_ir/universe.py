@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
     "convert-te-to-icca": "elk_ir.passes.convert_te_to_icca:ConvertTeToIccaPass",
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
+    "icca-annotate-cycles": "elk_ir.passes.icca_annotate_cycles:IccaAnnotateCyclesPass",
     "icca-carry-preload": "elk_ir.passes.icca_carry_preload:IccaCarryPreloadPass",
     "icca-make-resident": "elk_ir.passes.icca_make_resident:IccaMakeResidentPass",
     "icca-reorder-preloads": "elk_ir.passes.icca_reorder_preloads:IccaReorderPreloadsPass",
