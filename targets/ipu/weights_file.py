@@ -119,11 +119,23 @@ def read_outputs(module: ModuleOp, path: Path | str) -> dict[str, np.ndarray]:
         size = int(np.prod(spec.shape, dtype=np.int64)) * dtype.itemsize
         if at + size > data.size:
             raise ElkError("the file is shorter than the outputs of the program", where=str(path))
-        outputs[spec.name] = data[at : at + size].view(dtype).reshape(spec.shape)
+        part = data[at : at + size]
+        if dtype.name in ("int2", "int4", "uint2", "uint4"):
+            part = part.view(np.int8 if dtype.name.startswith("int") else np.uint8).astype(dtype)
+        outputs[spec.name] = part.view(dtype).reshape(spec.shape)
         at += size
     if at != data.size:
         raise ElkError("the file is longer than the outputs of the program", where=str(path))
     return outputs
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Narrow integers as whole signed or unsigned bytes: what is in the rest of ml_dtypes' bytes is
+    its own business."""
+    name = array.dtype.name
+    if name in ("int2", "int4"):
+        return array.astype(np.int8)
+    return array.astype(np.uint8) if name in ("uint2", "uint4") else array
 
 
 def _write(arrays, path: Path | str) -> int:
@@ -131,7 +143,7 @@ def _write(arrays, path: Path | str) -> int:
     try:
         with open(path, "wb") as stream:
             for array in arrays:
-                stream.write(array.tobytes())
+                stream.write(_plain(array).tobytes())
                 total += array.nbytes
     except OSError as error:
         raise ElkError(f"cannot be written: {error.strerror}", where=str(path)) from None
