@@ -20,7 +20,8 @@ GRANITE_3B = Decoder("granite-3b", 14, 4096, 14336, 32, 8, 49152)
 """The model of [hpec]: 14 layers of the width of an 8B model."""
 
 GRANITE_8B = Decoder("granite-3.3-8b", 40, 4096, 12800, 32, 8, 49152)
-"""Granite-3.3-8B-instruct as its published configuration has it."""
+"""Granite-3.3-8B with the layers, widths and heads of the 3.0 and 3.1 models of that size, whose
+configuration files are public; that of 3.3 was not seen."""
 
 TOKENS_PER_S = 28_356.0
 """[hpec] the throughput that `phase_overhead_s` is fitted on."""
