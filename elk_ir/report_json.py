@@ -263,6 +263,8 @@ def distinct_bytes(variable: ipu.VarOp, limit: tuple[int, int] | None) -> int:
     leaves out what lies behind `end`."""
     layout: Layout = variable.layout.data
     item = dtype_of(shape_dtype(variable.type)[1]).itemsize
+    if not layout.axes:
+        return item
     bounds = layout.bounds.reshape(-1, len(layout.axes), 2)
     if limit is not None:
         bounds = bounds.copy()
