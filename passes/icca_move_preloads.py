@@ -66,8 +66,10 @@ def earliest_place(preload: PreloadOp, hbm: Mapping[str, HbmOp]) -> int:
     return place
 
 
-def order_block(block: Block, places: Sequence[tuple[Operation, Sequence[PreloadOp]]]) -> None:
-    """Issue preloads of `block`: for each anchor, its preloads right in front of it, in order.
+def order_block(
+    block: Block, places: Sequence[tuple[Operation, Sequence[PreloadOp | StoreOp]]]
+) -> None:
+    """Issue preloads and stores of `block`: those of each anchor right in front of it, in order.
     Constant layers move to the front of the block, so that they precede all who use them."""
     first = block.first_op
     for op in list(block.ops):
@@ -77,12 +79,41 @@ def order_block(block: Block, places: Sequence[tuple[Operation, Sequence[Preload
             block.insert_op_before(op, first)
         elif isinstance(op, LayerOp):
             first = op.next_op
-    for anchor, preloads in places:
-        for preload in preloads:
-            if preload is anchor:
-                continue
-            preload.detach()
-            block.insert_op_before(preload, anchor)
+    for anchor, issued in places:
+        for op in issued:
+            op.detach()
+            block.insert_op_before(op, anchor)
+
+
+def stores_by_place(block: Block, executes: Sequence[ExecuteOp]) -> dict[int, list[StoreOp]]:
+    """The stores of a block that follow executes of a run, by how many of these precede them."""
+    numbers = {execute: i for i, execute in enumerate(executes)}
+    found: dict[int, list[StoreOp]] = {}
+    place: int | None = None
+    for op in block.ops:
+        if isinstance(op, ExecuteOp):
+            place = numbers[op] + 1 if op in numbers else None
+        elif isinstance(op, RepeatOp):
+            place = None
+        elif isinstance(op, StoreOp) and place is not None:
+            found.setdefault(place, []).append(op)
+    return found
+
+
+def may_delay(store: StoreOp, hbm: Mapping[str, HbmOp]) -> bool:
+    """Whether a store may be issued later: no preload of its block reads what it writes."""
+    block = store.parent_block()
+    assert block is not None
+    name = store.target.root_reference.data
+    target = hbm.get(name)
+    length = None if target is None else integer(target.length)
+    start = integer(store.start)
+    if start is not None and length is not None and start >= length:
+        return True
+    reads = (op for op in block.walk() if isinstance(op, PreloadOp))
+    return not any(
+        name in (p.source.root_reference.data, p.rows and p.rows.root_reference.data) for p in reads
+    )
 
 
 # ---------------------------------------------------------------------- an iteration ahead

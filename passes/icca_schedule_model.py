@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
@@ -11,16 +12,19 @@ from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from elk_ir.chips.chip import Chip
 from elk_ir.cost.device import device_model
 from elk_ir.cost.model import CostModel
+from elk_ir.cost.shapes import itemsize
 from elk_ir.dialects.icca.attrs import HandleType
-from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, RepeatOp, YieldOp
-from elk_ir.errors import CapacityError
+from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, RepeatOp, StoreOp, YieldOp
+from elk_ir.dialects.types import shape_dtype
 from elk_ir.passes.icca_liveness import Liveness
 from elk_ir.passes.icca_move_preloads import (
     carry_preloads,
     earliest_place,
     may_carry,
+    may_delay,
     order_block,
     own_preloads,
+    stores_by_place,
 )
 from elk_ir.passes.icca_support import (
     chip_of,
@@ -32,7 +36,16 @@ from elk_ir.passes.icca_support import (
 )
 from elk_ir.plan.buffers import PHASES, Source, execute_buffers
 from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
-from elk_ir.schedule.model import Edge, Op, Program, Rules, Schedule
+from elk_ir.schedule.model import (
+    Edge,
+    Op,
+    Program,
+    Rules,
+    Schedule,
+    Store,
+    evaluate,
+    store_places,
+)
 from elk_ir.schedule.options import Table, front_table, plan_table, waiting_table
 from elk_ir.schedule.policies import Policy
 
@@ -82,15 +95,6 @@ class Tables:
         key = (execute.operator(), execute.sources)
         if key not in self.known:
             front = enumerate_plans(key[0], self.chip, key[1], self.cost)
-            if len(front) == 0:
-                smallest = self.smallest(execute)
-                raise CapacityError(
-                    operator=execute.label.data,
-                    needed_bytes=smallest,
-                    available_bytes=self.chip.usable_sram_per_core_bytes,
-                    largest=(("the operator's smallest plan", smallest),),
-                    hint="more cores or SRAM, a smaller batch or a shorter context would fit",
-                )
             self.known[key] = front_table(front, self.chip, key[1], self.cost)
         return self.known[key]
 
@@ -166,6 +170,9 @@ class Scheduling:
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
+    rounds: int = 1
+    time_s: float = 0.0
+    """What the model says: iterations of loops times their steady state, and the rest."""
     hbm: Mapping[str, HbmOp] = field(default_factory=dict)
 
     @property
@@ -228,7 +235,35 @@ class Scheduling:
         if not periodic and isinstance(run.before, RepeatOp):
             for preload in pending_preloads(run.before):
                 ops.append(Op("loop", waiting_table(self.preload_bytes(preload))))
-        return Program(tuple(ops), Rules.of(self.tables.chip), periodic)
+        return Program(
+            tuple(ops),
+            Rules.of(self.tables.chip),
+            periodic,
+            tuple(
+                Store(place, sum(map(self.store_s, group)), all(map(self.may_delay, group)))
+                for place, group in self.stores(run).items()
+            ),
+        )
+
+    @staticmethod
+    def stores(run: Run) -> dict[int, list[StoreOp]]:
+        """The stores of a run by place, those behind its last execute too if something follows."""
+        block = run.executes[0].parent_block() if run.executes else None
+        if block is None:
+            return {}
+        found = stores_by_place(block, run.executes)
+        if run.before is None:
+            found.pop(len(run.executes), None)
+        return found
+
+    def store_s(self, store: StoreOp) -> float:
+        """Seconds of HBM that a store takes."""
+        shape, dtype = shape_dtype(store.source.type)
+        return prod(shape) * itemsize(dtype) / self.tables.chip.hbm_bytes_per_s
+
+    def may_delay(self, store: StoreOp) -> bool:
+        """Whether a store may be issued later."""
+        return may_delay(store, self.hbm)
 
     @staticmethod
     def preloads(execute: ExecuteOp, periodic: bool) -> tuple[list[PreloadOp], bool]:
@@ -283,14 +318,15 @@ class Scheduling:
         program = self.program(run, periodic=True)
         schedule = self.policy(program)
         self.schedules.append((program, schedule))
+        self.time_s += loop.count.value.data * evaluate(program, schedule).time_s
         for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=True):
             self.plan(execute, op.table, option)
         self.tie(loop)
         count = len(run.executes)
         ahead: list[tuple[PreloadOp, ExecuteOp]] = []
-        places: list[tuple[Operation, list[PreloadOp]]] = []
+        places = self.moved_stores(run, program, schedule)
         for anchor, group in zip(run.executes, schedule.queue(count), strict=True):
-            placed = []
+            placed: list[PreloadOp | StoreOp] = []
             for j in group:
                 preloads, carried = self.preloads(run.executes[j], True)
                 for preload in preloads:
@@ -305,6 +341,19 @@ class Scheduling:
         for body, twin in zip(run.executes, peeled, strict=True):
             self.number[twin] = self.number[body]
             self.fixed.add(twin)
+
+    def moved_stores(
+        self, run: Run, program: Program, schedule: Schedule
+    ) -> list[tuple[Operation, list[PreloadOp | StoreOp]]]:
+        """The stores that a schedule issues later than they stand, by what they stand before."""
+        anchors: list[Operation | None] = [*run.executes, run.before]
+        places = store_places(program, schedule)
+        found: list[tuple[Operation, list[PreloadOp | StoreOp]]] = []
+        for (place, group), target in zip(self.stores(run).items(), places, strict=True):
+            anchor = anchors[min(target, len(run.executes))]
+            if target != place and anchor is not None:
+                found.append((anchor, list(group)))
+        return found
 
     def plan(self, execute: ExecuteOp, table: Table, option: int) -> None:
         """Give an execute its plan."""
@@ -334,14 +383,15 @@ class Scheduling:
             return
         schedule = self.policy(program)
         self.schedules.append((program, schedule))
+        self.time_s += evaluate(program, schedule).time_s
         count = len(run.executes)
         for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=False):
             self.plan(execute, op.table, option)
         pending = pending_preloads(run.before) if isinstance(run.before, RepeatOp) else []
         queue = schedule.queue(len(program.ops))
-        places: list[tuple[Operation, list[PreloadOp]]] = []
+        places = self.moved_stores(run, program, schedule)
         for i, group in enumerate(queue):
-            placed: list[PreloadOp] = []
+            placed: list[PreloadOp | StoreOp] = []
             for j in group:
                 placed += own_preloads(run.executes[j]) if j < count else [pending[j - count]]
             anchor = run.executes[i] if i < count else run.before

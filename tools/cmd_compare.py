@@ -152,10 +152,10 @@ def _result(
     from elk_ir.compiler import peak_rss_bytes
     from elk_ir.dialects.chip import ChipAttr
     from elk_ir.passes.icca_allocate import allocate_module
-    from elk_ir.passes.icca_schedule import schedule_module, steps_of
+    from elk_ir.passes.icca_schedule import schedule_by_name, steps_of
     from elk_ir.passes.icca_schedule_model import Tables
     from elk_ir.passes.icca_timeline import timeline_of
-    from elk_ir.schedule.policies import REFERENCE, Effort, policy
+    from elk_ir.schedule.policies import REFERENCE, Effort
     from elk_ir.sim.run import simulate
 
     started = time.process_time()
@@ -164,8 +164,8 @@ def _result(
         chip = chip.ideal()
         module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
         tables = Tables(chip, tables.cost, tables.known)
-    chosen = policy(name, effort=Effort(steps_of(time_budget_s), seed))
-    scheduling = schedule_module(module, chosen, keep_plans=False, tables=tables)
+    effort = Effort(steps_of(time_budget_s), seed)
+    scheduling = schedule_by_name(module, name, effort=effort, tables=tables)
     if name == REFERENCE:
         cpu_s = time.process_time() - started
         result = simulate(timeline_of(module), chip)

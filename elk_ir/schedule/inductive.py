@@ -22,6 +22,8 @@ from elk_ir.schedule.model import (
     execute,
     issue,
     load_of,
+    store_load,
+    wait,
 )
 from elk_ir.schedule.repair import repair
 
@@ -42,7 +44,12 @@ def unrolled(program: Program, copies: int) -> Program:
         for op in program.ops:
             inputs = tuple(_shifted(e, k, count) for e in op.inputs)
             ops.append(replace(op, inputs=inputs))
-    return Program(tuple(ops), program.rules)
+    stores = tuple(
+        store._replace(place=store.place + k * count)
+        for k in range(copies)
+        for store in program.stores
+    )
+    return Program(tuple(ops), program.rules, stores=stores)
 
 
 def _shifted(edge: Edge, k: int, count: int) -> Edge:
@@ -147,15 +154,24 @@ def _rest(
     loads = {
         k: load_of(program, choice, k) for k in range(i, min(len(program.ops), end + 2 * AHEAD))
     }
+    stores: dict[int, list[int]] = {}
+    for k, store in enumerate(program.stores):
+        if i <= store.place < end:
+            stores.setdefault(store.place, []).append(len(program.ops) + k)
+            loads[len(program.ops) + k] = store_load(store)
     clock = Clock()
     if program.ops[i].loads:
         clock.landed.add(i)
+    for j in stores.get(i, ()):
+        issue(clock, loads, j, rules)
     for j in waiting:
         issue(clock, loads, j, rules)
     issued = set(waiting)
     upto = -1
     for k in range(i, end):
         if k > i:
+            for j in stores.get(k, ()):
+                issue(clock, loads, j, rules)
             while upto < reach[k]:
                 upto += 1
                 j = order[upto]
@@ -163,6 +179,8 @@ def _rest(
                     issue(clock, loads, j, rules)
                     issued.add(j)
         execute(clock, loads, k, rules)
+        for j in stores.get(k, ()):
+            wait(clock, loads, j)
     return clock.now
 
 

@@ -90,6 +90,18 @@ class Op:
     single: bool = False
 
 
+class Store(NamedTuple):
+    """What is written to HBM on the queue of the preloads, and waited for after one execute.
+
+    place: the first execute in front of which it can be issued (the number of operators: behind
+    the last one, and waited for at once). seconds: of HBM. movable: whether it may be issued later.
+    """
+
+    place: int
+    seconds: float
+    movable: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Operators in order; `periodic`: the whole list is the body of a loop."""
@@ -97,6 +109,7 @@ class Program:
     ops: tuple[Op, ...]
     rules: Rules
     periodic: bool = False
+    stores: tuple[Store, ...] = ()
     readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
     """Per operator, (reader, its input) of each of its results."""
     makers: tuple[tuple[int, ...], ...] = field(init=False)
@@ -289,12 +302,14 @@ class Schedule:
 
     issue[j]: the execute in front of which the preload of operator j starts; at most j, and
     negative (by at most the period) in a periodic program: an iteration ahead. order: the operators
-    in the order of issue, for those issued at the same place.
+    in the order of issue, for those issued at the same place. stores: where each store is issued,
+    in front of the preloads at the same place; empty: as early as it can be.
     """
 
     choice: tuple[int, ...]
     issue: tuple[int, ...]
     order: tuple[int, ...]
+    stores: tuple[int, ...] = ()
 
     def queue(self, count: int) -> list[list[int]]:
         """Per execute, the operators whose preloads are issued in front of it, in order."""
@@ -331,32 +346,68 @@ def evaluate_loads(
     """`evaluate` with the loads known."""
     rules, count = program.rules, len(program.ops)
     places = schedule.queue(count)
-    total = Times(
-        0.0,
-        sum(load.preload_s for load in loads if load.loads),
-        sum(load.alone_s for load in loads),
-    )
+    stores: list[list[int]] = [[] for _ in range(count + 1)]
+    for k, place in enumerate(store_places(program, schedule)):
+        stores[place].append(count + k)
+    queue = [*loads, *map(store_load, program.stores)]
+    preload_s = sum(load.preload_s for load in loads if load.loads)
+    execute_s = sum(load.alone_s for load in loads)
     clock = Clock()
-    if not program.periodic:
+
+    def one_pass() -> None:
         for i in range(count):
+            for j in stores[i]:
+                issue(clock, queue, j, rules)
             for j in places[i]:
-                issue(clock, loads, j, rules)
-            execute(clock, loads, i, rules)
-        return Times(clock.now, total.preload_s, total.execute_s)
+                issue(clock, queue, j, rules)
+            execute(clock, queue, i, rules)
+            for j in stores[i]:
+                wait(clock, queue, j)
+        for j in stores[count]:
+            issue(clock, queue, j, rules)
+            wait(clock, queue, j)
+
+    if not program.periodic:
+        one_pass()
+        return Times(clock.now, preload_s, execute_s)
     for j in [j for place in places for j in place if schedule.issue[j] < 0]:
-        issue(clock, loads, j, rules)
+        issue(clock, queue, j, rules)
     last, duration = -1.0, 0.0
     for _ in range(most):
         begin = clock.now
-        for i in range(count):
-            for j in places[i]:
-                issue(clock, loads, j, rules)
-            execute(clock, loads, i, rules)
+        one_pass()
         duration = clock.now - begin
         if abs(duration - last) <= _SETTLED * duration:
             break
         last = duration
-    return Times(duration, total.preload_s, total.execute_s)
+    return Times(duration, preload_s, execute_s)
+
+
+def store_load(store: Store) -> Load:
+    """A store as an entry of the queue; it leaves through another port than preloads arrive at."""
+    return Load(0.0, 0.0, 0.0, 0.0, store.seconds, 0.0, True)
+
+
+def store_places(program: Program, schedule: Schedule) -> tuple[int, ...]:
+    """Where each store is issued."""
+    return schedule.stores or tuple(store.place for store in program.stores)
+
+
+def placed_stores(program: Program, schedule: Schedule) -> Schedule:
+    """The same with every store where it costs least: in front of an execute during which what is
+    in the queue before it lands, too."""
+    places = list(store_places(program, schedule))
+    if not any(store.movable for store in program.stores):
+        return schedule
+    best = evaluate(program, schedule).time_s
+    for k, store in enumerate(program.stores):
+        for place in range(store.place, len(program.ops) + 1 if store.movable else 0):
+            trial = replace(schedule, stores=(*places[:k], place, *places[k + 1 :]))
+            time = evaluate(program, trial).time_s
+            if time < best * (1.0 - 1e-9):
+                best, schedule = time, trial
+        places = list(store_places(program, schedule))
+    return schedule
 
 
 def queue_order(program: Program, schedule: Schedule) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.inductive import elk_dyn
-from elk_ir.schedule.model import Program, Schedule
+from elk_ir.schedule.model import Program, Schedule, placed_stores
 from elk_ir.schedule.reorder import elk_full, reordered
 from elk_ir.schedule.search import STEPS, score_of, search
 from elk_ir.schedule.static import basic, static
@@ -52,7 +52,8 @@ def _all(
     chosen: Callable[[Program, Weights], Schedule], program: Program, energy: bool
 ) -> list[Schedule]:
     """The schedules of a policy under every price."""
-    return [chosen(program, Weights(preload=price, energy=energy)) for price in PRICES]
+    found = (chosen(program, Weights(preload=price, energy=energy)) for price in PRICES)
+    return [placed_stores(program, schedule) for schedule in found]
 
 
 def _searched(program: Program, energy: bool, effort: Effort) -> Schedule:
@@ -72,4 +73,4 @@ def reorder(program: Program) -> Schedule:
     Raises CapacityError when the plans do not fit.
     """
     choice = [0] * len(program.ops)
-    return reordered(program, choice) or basic(program, Weights())
+    return placed_stores(program, reordered(program, choice) or basic(program, Weights()))

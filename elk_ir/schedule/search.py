@@ -27,7 +27,9 @@ from elk_ir.schedule.model import (
     excess_bytes,
     first_place,
     last_place,
+    placed_stores,
     settled,
+    store_places,
 )
 
 STEPS = 3000
@@ -49,13 +51,13 @@ class _Found:
     program: Program
     score: Callable[[Schedule], float]
     best: list[tuple[float, Schedule]] = field(default_factory=list)
-    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    seen: set[Schedule] = field(default_factory=set)
 
     def add(self, schedule: Schedule | None) -> None:
         """Rate a schedule that fits."""
-        if schedule is None or (schedule.choice, schedule.issue) in self.seen:
+        if schedule is None or schedule in self.seen:
             return
-        self.seen.add((schedule.choice, schedule.issue))
+        self.seen.add(schedule)
         if excess_bytes(self.program, schedule, self.program.rules.capacity_bytes) <= 0:
             self.best.append((self.score(schedule), schedule))
 
@@ -101,7 +103,8 @@ def search(
     if not found.best:
         found.best = [(score(s), s) for s in incumbents]
     for choice in priced(program, energy):
-        found.add(fill(program, choice))
+        schedule = fill(program, choice)
+        found.add(None if schedule is None else placed_stores(program, schedule))
     starts = found.top(PARALLEL)
     share = max(1, steps // max(1, len(starts)))
     results = [
@@ -180,6 +183,8 @@ class _Neighbours:
     def of(self, schedule: Schedule) -> Schedule | None:
         """A neighbour that fits, or None if the move led nowhere."""
         dice = self.random.random()
+        if dice < 0.05 and any(store.movable for store in self.program.stores):
+            return self.other_store(schedule)
         if self.free and dice < 0.65:
             found = self.other_plan(schedule)
         elif len(self.heavy) > 1 and dice < 0.85:
@@ -203,7 +208,20 @@ class _Neighbours:
         choice[i] = int(order[min(rank, costs.size - 1)])
         if choice[i] == schedule.choice[i]:
             return None
-        return fill(self.program, choice, schedule.order)
+        return self.kept(fill(self.program, choice, schedule.order), schedule)
+
+    @staticmethod
+    def kept(found: Schedule | None, schedule: Schedule) -> Schedule | None:
+        """`found` with the stores of `schedule`."""
+        return None if found is None else replace(found, stores=schedule.stores)
+
+    def other_store(self, schedule: Schedule) -> Schedule:
+        """A store issued at another place."""
+        movable = [k for k, store in enumerate(self.program.stores) if store.movable]
+        k = self.random.choice(movable)
+        places = list(store_places(self.program, schedule))
+        places[k] = self.random.randint(self.program.stores[k].place, len(self.program.ops))
+        return replace(schedule, stores=tuple(places))
 
     def exchanged(self, schedule: Schedule) -> Schedule | None:
         """Two heavy loaders that follow each other change places in the order."""
@@ -212,7 +230,7 @@ class _Neighbours:
         k = self.random.randrange(len(places) - 1)
         a, b = places[k], places[k + 1]
         order[a], order[b] = order[b], order[a]
-        return fill(self.program, schedule.choice, order)
+        return self.kept(fill(self.program, schedule.choice, order), schedule)
 
     def moved(self, schedule: Schedule) -> Schedule | None:
         """One preload issued an execute earlier or later, and those that must keep with it."""
