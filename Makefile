@@ -30,7 +30,7 @@ check: $(STAMP)
 	$(BIN)/pyright
 
 test: check
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" tests lit_tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations 15 -m "not slow" tests lit_tests
 
 test-all: check
 	$(BIN)/python -m pytest -q -n $(JOBS) tests lit_tests

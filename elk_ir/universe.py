@@ -35,6 +35,7 @@ PASSES: dict[str, str] = {
     "icca-verify-program": "elk_ir.passes.icca_verify_program:IccaVerifyProgramPass",
     "ipu-verify-program": "elk_ir.passes.ipu_verify_program:IpuVerifyProgramPass",
     "northpole-map-stages": "elk_ir.passes.northpole_map_stages:NorthpoleMapStagesPass",
+    "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-fold-views": "elk_ir.passes.te_fold_views:TeFoldViewsPass",
     "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",

@@ -438,7 +438,12 @@ def test_interrupt() -> None:
         f"sys.exit(main(['verify', {LLAMA!r}, '--chip', 'test-16']))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell starts with SIGINT ignored, and passes that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.3)

@@ -398,7 +398,7 @@ class RoutedMachine(Interpreter):
 
     def reshard(self, op: ipu.ReshardOp) -> None:
         """The reshard, done right; then the target as the wrong moves fill it."""
-        source, target = self._var(op.source), self._var(op.target)
+        source, target = self.variable(op.source), self.variable(op.target)
         before = target.flat()[0].copy()
         self._reshard(op)
         if op is not self.wrong_op:

@@ -162,7 +162,12 @@ def test_interrupt_is_one_line_and_leaves_no_output(
 
 def test_interrupt_of_the_process() -> None:
     with subprocess.Popen(
-        [BIN / "elk-opt", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [BIN / "elk-opt", "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell starts with SIGINT ignored, and passes that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         # Once it has used some CPU time it waits for its input.
         deadline = time.monotonic() + 30

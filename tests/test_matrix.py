@@ -73,7 +73,11 @@ def test_numbers(graph: str, chip: str) -> None:
         pytest.skip("needs ../shared/models/tiny")
     given, expected = read_npz(data, "in/"), read_npz(data, "out/")
     program = compile_model(
-        model, chip=chip, input_shapes={name: array.shape for name, array in given.items()}
+        model,
+        chip=chip,
+        # The default policy on six graphs; on the others the one that is quickest to compile.
+        policy=None if graph in SIX else "basic",
+        input_shapes={name: array.shape for name, array in given.items()},
     )
     assert program.report["sram_peak_bytes"] <= program.report["sram_capacity_bytes"]
     outputs = program.run(check_inputs(given, program.signature.inputs))
