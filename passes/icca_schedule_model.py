@@ -170,7 +170,6 @@ class Scheduling:
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
-    rounds: int = 1
     time_s: float = 0.0
     """What the model says: iterations of loops times their steady state, and the rest."""
     hbm: Mapping[str, HbmOp] = field(default_factory=dict)
