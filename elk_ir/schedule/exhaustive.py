@@ -35,11 +35,26 @@ from elk_ir.schedule.options import Table
 class _Best:
     time_s: float
     schedule: Schedule | None
+    nodes: int = 0
 
 
-def optimum(program: Program, incumbent: Schedule | None = None) -> tuple[float, Schedule | None]:
-    """The least time of a program without a loop, and a schedule that takes it; with an incumbent
-    only what is better is searched for. (inf, None) if nothing fits."""
+@dataclass(frozen=True)
+class Optimum:
+    """The best schedule known (None: nothing fits), its time, and what no schedule can beat: equal
+    unless the search was cut short."""
+
+    time_s: float
+    schedule: Schedule | None
+    bound_s: float
+
+
+NODES = 2_000_000
+"""Partial schedules that are looked at, at most."""
+
+
+def optimum(program: Program, incumbent: Schedule | None = None, nodes: int = NODES) -> Optimum:
+    """The optimum of a program without a loop; with an incumbent only what is better is searched
+    for."""
     best = _Best(float("inf"), None)
     if incumbent is not None:
         best = _Best(evaluate(program, incumbent).time_s, incumbent)
@@ -48,11 +63,14 @@ def optimum(program: Program, incumbent: Schedule | None = None) -> tuple[float,
     for choice in product(*(range(len(op.table)) for op in program.ops)):
         loads = [load_of(program, choice, i) for i in range(count)]
         choices.append((_bound(loads, 0, range(count), 0.0), choice, loads))
+    best.nodes = nodes
     for bound, choice, loads in sorted(choices, key=lambda entry: (entry[0], entry[1])):
         if bound >= best.time_s:
             break
         _Search(program, choice, loads, best).run()
-    return best.time_s, best.schedule
+        if best.nodes <= 0:
+            return Optimum(best.time_s, best.schedule, min(bound, best.time_s))
+    return Optimum(best.time_s, best.schedule, best.time_s)
 
 
 def _bound(loads: Sequence[Load], first: int, unissued: Sequence[int], queued_s: float) -> float:
@@ -89,6 +107,9 @@ class _Search:
 
     def step(self, i: int, unissued: frozenset[int], clock: Clock, held: int) -> None:
         """In front of execute i, with `held` bytes of preloads on their way or landed."""
+        self.best.nodes -= 1
+        if self.best.nodes <= 0:
+            return
         if i == len(self.loads):
             if clock.now < self.best.time_s:
                 self.best.time_s = clock.now
