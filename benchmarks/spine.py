@@ -38,13 +38,15 @@ def main(emit: Callable[[str], None] = print) -> None:
     with tempfile.TemporaryDirectory() as folder:
         chip = ["--chip", "test-64"]
         compiled = ["compile", str(MODEL), *chip, "-o", folder]
+        basic = ["--policy", "basic"]
         inputs = ["--inputs", str(npz), "--expect", str(npz)]
         rows = [
             ("elk-opt --help", 0.5, [str(BIN / "elk-opt"), "--help"]),
             ("import elk_ir", 0.5, [sys.executable, "-c", "import elk_ir"]),
-            ("elk compile, Llama-2 tiny, test-64", 5.0, [elk, *compiled]),
+            ("elk compile --policy basic", 5.0, [elk, *compiled, *basic]),
+            ("elk compile, default policy", 15.0, [elk, *compiled]),
             ("elk run DIR, one decode step", 3.0, [elk, "run", folder, *inputs]),
-            ("elk run MODEL (compile and run)", 8.0, [elk, "run", str(MODEL), *chip, *inputs]),
+            ("elk run MODEL --policy basic", 8.0, [elk, "run", str(MODEL), *chip, *inputs, *basic]),
         ]
         emit(f"{'what':40} {'CPU s':>7} {'aim':>6}")
         for name, aim, command in rows:
