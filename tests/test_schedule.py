@@ -261,6 +261,15 @@ def test_an_operator_that_fits_in_no_plan_is_named() -> None:
             policy(name)(program)
 
 
+def test_an_operator_without_plans_is_named() -> None:
+    reader = table([1.0], [10], [0], 0.0, inputs=1)
+    nothing = table([], [], [], 0.0)
+    ops = (Op("none", nothing, smallest_bytes=4000), Op("b", reader, (Edge(0, 0),)))
+    for name in EXECUTABLE:
+        with pytest.raises(CapacityError, match="none: needs 4,000 bytes"):
+            policy(name)(Program(ops, FREE))
+
+
 def test_energy_is_another_objective() -> None:
     rules = Rules(1000, 0.0, 0.0, False, False, False, True, 0.0, static_w=1.0)
     choice = table([1.0, 2.0], [10, 10], [10, 10], 0.5)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elk_ir.schedule.allocate import Weights
-from elk_ir.schedule.inductive import elk_dyn
+from elk_ir.schedule.inductive import does_not_fit, elk_dyn
 from elk_ir.schedule.model import Program, Schedule, placed_stores
 from elk_ir.schedule.reorder import elk_full, reordered
 from elk_ir.schedule.search import STEPS, score_of, search
@@ -41,7 +41,8 @@ class Effort:
 
 
 def policy(name: str, *, energy: bool = False, effort: Effort = Effort()) -> Policy:
-    """The policy called `name`. Raises KeyError for one that does not exist."""
+    """The policy called `name`: a function that raises CapacityError for an operator of which no
+    plan fits. Raises KeyError for a policy that does not exist."""
     if name == "search":
         return lambda program: _searched(program, energy, effort)
     chosen = _ELK["elk-full" if name == REFERENCE else name]
@@ -52,6 +53,10 @@ def _all(
     chosen: Callable[[Program, Weights], Schedule], program: Program, energy: bool
 ) -> list[Schedule]:
     """The schedules of a policy under every price."""
+    for i, op in enumerate(program.ops):
+        room = program.rules.capacity_bytes - op.resident_bytes
+        if len(op.table) == 0 or int(op.table.execute_bytes.min()) > room:
+            raise does_not_fit(program, i)
     found = (chosen(program, Weights(preload=price, energy=energy)) for price in PRICES)
     return [placed_stores(program, schedule) for schedule in found]
 
