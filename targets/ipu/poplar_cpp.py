@@ -191,7 +191,9 @@ class _Emitter:
         if not ops:
             return
         apply = next((a for op in ops if (a := _apply_in(op)) is not None), None)
-        name = "finish" if apply is None else apply.sym_name.data.rpartition(".")[0]
+        # What follows the last execute of a block may occur in several blocks.
+        rest = f"rest {len(self.methods)}"
+        name = rest if apply is None else apply.sym_name.data.rpartition(".")[0]
         ident = self.names.get("method", f"run {name}")
         lines: list[str] = []
         for op in ops:
