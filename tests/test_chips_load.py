@@ -56,6 +56,18 @@ def test_users_file_by_path(tmp_path: Path) -> None:
     assert load_chip(str(child)).hbm is None
 
 
+def test_a_cost_model_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    (folder / "mine.toml").write_text(
+        'extends = "test-16"\ncost_model = "fit.txt"\n', encoding="utf-8"
+    )
+    child = tmp_path / "child.toml"
+    child.write_text('extends = "lab/mine.toml"\n', encoding="utf-8")
+    for path in (folder / "mine.toml", child):
+        assert load_chip(str(path)).cost_model == str(folder / "fit.txt")
+
+
 def test_not_toml_names_file_line_and_column() -> None:
     assert refused("chips = 1\ncores_per_chip = = 2\n").startswith(
         "mine.toml:2:18: not valid TOML: "

@@ -161,8 +161,8 @@ def test_vectors_use_dot_products() -> None:
     one = attention(1, 1, 1, 512, 128)
     whole = IPU.tile_cycles(one, np.asarray([[1, 1, 1, 512, 128, 128]]))
     assert float(whole[0]) < 2 * 21566 + 3000
-    assert IPU.flags(op, tile).tolist() == [False]
-    assert IPU.flags(op, np.asarray([[1, 1, 5000]])).tolist() == [True]
+    flagged = IPU.flags(op, np.asarray([[1, 512, 128], [2, 512, 128], [2, 16, 5000]]))
+    assert flagged.tolist() == [True, False, True]
 
 
 def test_grouped_heads_are_rows() -> None:

@@ -96,7 +96,17 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ChipError(f"cannot read this chip file: {reason}", where=where) from None
-    return _resolve(_parse(text, where), where, path.parent, (*seen, path.resolve()))
+    data = _parse(text, where)
+    _locate_cost_model(data, path.parent)
+    return _resolve(data, where, path.parent, (*seen, path.resolve()))
+
+
+def _locate_cost_model(data: dict[str, Any], folder: Path) -> None:
+    """A fitted model's path is relative to the file that names it; made absolute, because programs
+    carry their chip and are simulated from other folders."""
+    model = data.get("cost_model")
+    if isinstance(model, str) and model.endswith(".txt"):
+        data["cost_model"] = str((folder / model).resolve())
 
 
 def _resolve(

@@ -312,14 +312,15 @@ class IpuFormulas(Roofline):
         return formulas.slice_cycles(size_bytes)
 
     def flags(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
-        """Products with an inner length of more than 4,096 are extrapolated, and so is every
-        window product (im2col), attention's dot form, and every operator without a formula."""
+        """Products with an inner length of more than 4,096 or a single row or column are
+        extrapolated, and so is every window product (im2col), attention's dot form, and every
+        operator without a formula."""
         result = np.zeros(tiles.shape[0], dtype=bool)
         product = product_of(op) if op.kind == "contract" else None
         if product is not None:
             windows = any(len(a.axes) != len(a.simple) for a in op.operands)
             result |= (volume(tiles, product.inner) > _MEASURED_INNER) | windows
-            result |= volume(tiles, product.cols) * volume(tiles, product.rows) < 2
+            result |= np.minimum(volume(tiles, product.cols), volume(tiles, product.rows)) < 2
         elif op.kind == "attention" or (op.stats and op.kind not in _MEASURED):
             result[:] = True
         return result
