@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -14,6 +15,7 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.chips import Chip, load_chip
 from elk_ir.dialects import northpole
 from elk_ir.dialects.chip import ChipAttr
+from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.errors import ElkError
 from elk_ir.northpole.bytes import placement
 from elk_ir.northpole.mapping import Mapping, map_network
@@ -21,7 +23,7 @@ from elk_ir.northpole.network import Block, Precision, Task, parse_precision
 from elk_ir.northpole.pipeline import send_bytes
 from elk_ir.northpole.timing import Assumptions
 from elk_ir.passes.te_support import fresh_symbol
-from elk_ir.targets.northpole.extract import graph_precision, network_of
+from elk_ir.targets.northpole.extract import Part, graph_precision, network_and_parts
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ class NorthpoleMapStagesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         try:
             chip = self._chip(op)
+            network, parts = network_and_parts(op)
             mapping = map_network(
-                network_of(op),
+                network,
                 chip,
                 self._precision(op),
                 context=self.context,
@@ -67,7 +70,7 @@ class NorthpoleMapStagesPass(ModulePass):
         except ElkError as error:
             raise PassFailedException(str(error)) from error
         op.attributes["icca.chip"] = ChipAttr.from_chip(chip)
-        _write(op, mapping)
+        _write(op, mapping, parts)
 
     def _chip(self, module: ModuleOp) -> Chip:
         given = module.attributes.get("icca.chip")
@@ -88,8 +91,19 @@ def _place(mapping: Mapping, task: Task, ways: int) -> northpole.PlaceOp:
     return northpole.PlaceOp(task, placement(task, ways, mapping.context, cores))
 
 
-def _write(module: ModuleOp, mapping: Mapping) -> None:
-    """Append the blocks and the program of `mapping` to the module."""
+def _name_blocks(symbols: dict[tuple[Block, int], str], parts: Sequence[Part]) -> None:
+    """Say on every operator which block it belongs to: later passes need no analysis for it."""
+    for part in parts:
+        # A block has one symbol: layers that are alike are divided alike.
+        symbol = next((s for (block, _), s in symbols.items() if block == part.block), None)
+        for op in part.ops:
+            if symbol is not None and isinstance(op, StructuredOp):
+                op.attributes[northpole.BLOCK] = StringAttr(symbol)
+
+
+def _write(module: ModuleOp, mapping: Mapping, parts: Sequence[Part]) -> None:
+    """Append the blocks and the program of `mapping` to the module, and name each operator's
+    block."""
     taken = {
         name.data
         for op in module.ops
@@ -115,6 +129,7 @@ def _write(module: ModuleOp, mapping: Mapping) -> None:
                     places=[_place(mapping, t, ways) for t in block.tasks],
                 )
             )
+    _name_blocks(symbols, parts)
     body: list[Operation] = [
         northpole.HostOp("host", [_place(mapping, t, 1) for t in mapping.network.host])
     ]

@@ -10,7 +10,7 @@ Blocks begin and end where one tensor crosses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -36,16 +36,31 @@ _INTEGERS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2
 
 
 @dataclass(frozen=True)
+class Part:
+    """A block and the operations of the te function that it was made of."""
+
+    block: Block
+    ops: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
 class _Graph:
-    """What every operator's task depends on."""
+    """What every operator's task depends on, and the parts that were cut so far."""
 
     users: int
     tokens: int
+    parts: list[Part] = field(default_factory=list, compare=False)
 
 
 def network_of(module: ModuleOp) -> Network:
     """The network of a te module's function. Raises ModelError for what cannot be mapped: no
     function, operators that are not te, operators that no unit runs."""
+    return network_and_parts(module)[0]
+
+
+def network_and_parts(module: ModuleOp) -> tuple[Network, tuple[Part, ...]]:
+    """The network, and which operations its blocks stand for (all others are the host's). Raises
+    ModelError as `network_of`."""
     function = _function(module)
     states = [
         op
@@ -67,7 +82,8 @@ def network_of(module: ModuleOp) -> Network:
         blocks = _blocks(graph, block, rest, "block", carried=carried)
         head = blocks[-1] if context and len(blocks) > 1 else None
         flat = tuple(Layer(b.name, (b,)) for b in blocks if b is not head)
-        return _checked(Network(name, graph.users, context, host, flat, head, False))
+        network = Network(name, graph.users, context, host, flat, head, False)
+        return _checked(network), tuple(graph.parts)
     host, stem = _before(graph, block, loops[0])
     layers: list[Layer] = [Layer(b.name, (b,)) for b in stem]
     for i, loop in enumerate(loops):
@@ -82,7 +98,8 @@ def network_of(module: ModuleOp) -> Network:
     head = tail if context and tail is not None and tail.weight_elements else None
     if tail is not None and head is None:
         layers.append(Layer("tail", (tail,)))
-    return _checked(Network(name, graph.users, context, host, tuple(layers), head, True))
+    network = Network(name, graph.users, context, host, tuple(layers), head, True)
+    return _checked(network), tuple(graph.parts)
 
 
 def graph_precision(module: ModuleOp) -> Precision:
@@ -313,7 +330,9 @@ def _whole(graph: _Graph, ops: Sequence[Operation], name: str) -> Block | None:
     ]
     wide = max((prod(shape_dtype_or_none(v) or (0,)) for v in crossing), default=0)
     out = prod(shape_dtype(structured[-1].results[0])[0])
-    return Block(name, tuple(tasks), max(depth.values()), wide // batch, out // batch)
+    block = Block(name, tuple(tasks), max(depth.values()), wide // batch, out // batch)
+    graph.parts.append(Part(block, tuple(ops)))
+    return block
 
 
 def _checked(network: Network) -> Network:
