@@ -19,7 +19,7 @@ from elk_ir.passes.icca_schedule_model import (
 )
 from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.passes.icca_timeline import timeline_of
-from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, policy
+from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, Solved, policy
 from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
 from elk_ir.sim.run import simulate
 
@@ -37,13 +37,19 @@ ROUNDS = 16
 
 
 def schedule_module(
-    module: ModuleOp, policy: Policy, *, keep_plans: bool, tables: Tables | None = None
+    module: ModuleOp,
+    policy: Policy,
+    *,
+    keep_plans: bool,
+    tables: Tables | None = None,
+    limit_s: float = float("inf"),
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
     What fragmentation or tensors that live across operators take is found by allocating, and held
     back in another round. The module records the bytes held back for fragmentation as
-    `icca.schedule_slack_bytes`. Raises CapacityError.
+    `icca.schedule_slack_bytes`. A schedule that the model finds slower than `limit_s` is returned
+    unfinished, and the module left as it is. Raises CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
@@ -53,6 +59,8 @@ def schedule_module(
         attempt = module.clone()
         scheduling = Scheduling(attempt, policy, keep_plans, resident, slack, tables)
         scheduling.run()
+        if scheduling.time_s > limit_s:
+            return scheduling
         if scheduling.separate:
             # A reference machine, whose programs are timed but have no addresses.
             _replace_body(module, attempt)
@@ -91,19 +99,27 @@ def schedule_by_name(
     """
     tables = tables or tables_of(module)
     best = module.clone()
-    chosen = policy(name, energy=energy, effort=effort or Effort())
+    solved: Solved = {}
+    chosen = policy(name, energy=energy, effort=effort or Effort(), solved=solved)
     scheduling = schedule_module(best, chosen, keep_plans=keep_plans, tables=tables)
     if name == EXECUTABLE[-1]:
         value = _simulated(best, energy)
+        # Far behind in the model is behind in the simulator; joules have no model of a program.
+        limit_s = float("inf") if energy else NEAR * scheduling.time_s
+        seen = [[s for _, s in scheduling.schedules]]
         for rival in EXECUTABLE[:-1]:
             trial = module.clone()
-            chosen = policy(rival, energy=energy)
-            other = schedule_module(trial, chosen, keep_plans=keep_plans, tables=tables)
-            # Far behind in the model is behind in the simulator.
-            if other.time_s <= NEAR * scheduling.time_s:
-                found = _simulated(trial, energy)
-                if found < value:
-                    value, best, scheduling = found, trial, other
+            chosen = policy(rival, energy=energy, solved=solved)
+            other = schedule_module(
+                trial, chosen, keep_plans=keep_plans, tables=tables, limit_s=limit_s
+            )
+            schedules = [s for _, s in other.schedules]
+            if other.time_s > limit_s or schedules in seen:
+                continue
+            seen.append(schedules)
+            found = _simulated(trial, energy)
+            if found < value:
+                value, best, scheduling = found, trial, other
     _replace_body(module, best)
     module.attributes |= best.attributes
     return scheduling

@@ -242,6 +242,7 @@ class Scheduling:
                 Store(place, sum(map(self.store_s, group)), all(map(self.may_delay, group)))
                 for place, group in self.stores(run).items()
             ),
+            run.body_of.count.value.data if periodic and run.body_of is not None else 1,
         )
 
     @staticmethod

@@ -7,7 +7,7 @@ identical layers three are scheduled in a row, and the middle one is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from elk_ir.errors import CapacityError
@@ -16,8 +16,10 @@ from elk_ir.schedule.fill import AHEAD, place
 from elk_ir.schedule.model import (
     Clock,
     Edge,
+    Load,
     Program,
     Schedule,
+    Times,
     evaluate,
     execute,
     issue,
@@ -29,7 +31,7 @@ from elk_ir.schedule.repair import repair
 
 COPIES = 3
 """Identical layers in a row of which the middle one is kept."""
-SLACKS = (1e-6, 0.02, 0.1, 0.3)
+SLACKS = (0.3, 0.1, 0.02, 1e-6)
 """By how much of an execute the chosen number of preloads may miss the soonest end: with an empty
 queue, as the induction assumes, a preload too few costs nothing that a loop would not feel."""
 HORIZON = 72
@@ -86,11 +88,26 @@ def elk_dyn(
         reach = [r - middle for r in reach[kept]]
         schedule = place(program, choice[kept], reach, list(order or range(count)))
         schedule = repair(program, schedule, weights)
-        time = evaluate(program, schedule).time_s
-        if best is None or time < best[0]:
-            best = (time, schedule)
+        times = evaluate(program, schedule)
+        if best is None or times.time_s < best[0]:
+            best = (times.time_s, schedule)
+        if unhindered(program, fronts, schedule, times):
+            break
     assert best is not None
     return best[1]
+
+
+NO_STALL = 1e-3
+"""The part of a schedule's time below which what executes wait for is not worth looking at."""
+
+
+def unhindered(program: Program, fronts: Fronts, schedule: Schedule, times: Times) -> bool:
+    """Whether every operator has its cheapest plan and none waits: no order of preloads, and no
+    number of them ahead, could do better."""
+    fastest = all(
+        f.size == 0 or c == int(f[0]) for c, f in zip(schedule.choice, fronts.execute, strict=False)
+    )
+    return fastest and times.time_s <= times.execute_s * (1.0 + NO_STALL)
 
 
 def _induct(
@@ -114,6 +131,8 @@ def _induct(
         most = reach[i + 1] if i + 1 < count else count - 1
         most = max(least, min(most, least + ahead))
         found_at: list[tuple[float, int, list[int]]] = []
+        end = min(count, i + HORIZON + 2 * AHEAD)
+        known = {k: load_of(program, choice, k) for k in range(i, end)}
         for last in range(least, most + 1):
             new = order[last]
             if last > least and (new <= i or not program.ops[new].loads):
@@ -125,7 +144,8 @@ def _induct(
             found = allocate(program, fronts, choice, i, waiting, room)
             if found is None:
                 break
-            time = _rest(program, found, i, waiting, reach, order)
+            changed = [j for j in (i, *waiting) if found[j] != choice[j]]
+            time = _rest(program, found, i, waiting, reach, order, known, changed)
             found_at.append((time, last, found))
         if not found_at:
             raise does_not_fit(program, i)
@@ -146,14 +166,17 @@ def _rest(
     waiting: Sequence[int],
     reach: Sequence[int],
     order: Sequence[int],
+    known: Mapping[int, Load],
+    changed: Sequence[int],
 ) -> float:
     """From the start of execute i, its own preload landed and those of `waiting` issued, to the
-    end (or as far as it matters)."""
+    end (or as far as it matters). known: the loads but for the plans of `changed`."""
     rules = program.rules
     end = min(len(program.ops), i + HORIZON)
-    loads = {
-        k: load_of(program, choice, k) for k in range(i, min(len(program.ops), end + 2 * AHEAD))
-    }
+    loads = dict(known)
+    for j in changed:
+        for k in (j, *(reader for reader, _ in program.readers[j])):
+            loads[k] = load_of(program, choice, k)
     stores: dict[int, list[int]] = {}
     for k, store in enumerate(program.stores):
         if i <= store.place < end:

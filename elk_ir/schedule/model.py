@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +111,8 @@ class Program:
     rules: Rules
     periodic: bool = False
     stores: tuple[Store, ...] = ()
+    repeats: int = 16
+    """Iterations of the loop: what finding a better body is worth."""
     readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
     """Per operator, (reader, its input) of each of its results."""
     makers: tuple[tuple[int, ...], ...] = field(init=False)
@@ -130,6 +133,25 @@ class Program:
         )
         object.__setattr__(self, "makers", tuple(makers))
         object.__setattr__(self, "known", [{} for _ in self.ops])
+
+    @cached_property
+    def key(self) -> object:
+        """Equal for programs of which every schedule takes equally long and equally many bytes, as
+        long as their tables exist."""
+        ops = tuple(
+            (
+                id(op.table),
+                op.inputs,
+                op.loads,
+                op.resident_bytes,
+                op.earliest,
+                op.ahead,
+                op.phases,
+                op.single,
+            )
+            for op in self.ops
+        )
+        return ops, self.rules, self.periodic, self.stores
 
 
 class Load(NamedTuple):
@@ -244,9 +266,9 @@ def wait(clock: Clock, loads: Loads, j: int) -> None:
 
 def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
     """Wait for operator i's preload, then run it, preloads landing meanwhile."""
-    wait(clock, loads, i)
-    load = loads[i]
-    compute, exchange, relayout = load.compute_s, load.exchange_s, load.relayout_s
+    compute, exchange, relayout, from_others, _, _, own = loads[i]
+    if own:
+        wait(clock, loads, i)
     whole = compute + exchange + relayout
     if whole <= 0.0:
         return
@@ -263,23 +285,26 @@ def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
             if part * whole < 1e-15:
                 clock.queue[0] = (head, clock.now)
             continue
-        preload = loads[head].preload_s
+        _, _, _, _, preload, landing, _ = loads[head]
         if preload <= 0.0:
             clock.queue.pop(0)
             clock.left = 1.0
             clock.landed.add(head)
             continue
-        landing = loads[head].landing_s / preload
+        landing /= preload
         busy, moved = compute * (1.0 + rules.steal * landing), 0.0
         if rules.beside_compute:
             moved = busy
         else:
             busy = compute
-        for flow, ingress in ((exchange, exchange), (relayout, load.ingress_s)):
-            if flow > 0.0:
-                x_p, x_e = shared(rules, landing, ingress / flow)
-                busy += flow / x_e
-                moved += flow / x_e * x_p
+        if exchange > 0.0:
+            x_p, x_e = shared(rules, landing, 1.0)
+            busy += exchange / x_e
+            moved += exchange / x_e * x_p
+        if relayout > 0.0:
+            x_p, x_e = shared(rules, landing, from_others / relayout)
+            busy += relayout / x_e
+            moved += relayout / x_e * x_p
         step = moved / preload
         part = todo if step <= 0.0 else min(todo, clock.left / step)
         clock.now += part * busy

@@ -32,6 +32,10 @@ REFERENCE = "ideal"
 """elk-full on a chip whose preloads have a network and SRAM of their own; never executed."""
 
 
+REPEATS = 16
+"""Iterations of a loop from which on all of the effort is spent on its body."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """What bounds the search: evaluations for a program of some 16 operators, and the seed."""
@@ -40,19 +44,36 @@ class Effort:
     seed: int = 0
 
 
-def policy(name: str, *, energy: bool = False, effort: Effort = Effort()) -> Policy:
+Solved = dict[object, list[Schedule]]
+"""Schedules by policy, objective and program: the search starts from what the others find, and is
+compared with them afterwards."""
+
+
+def policy(
+    name: str, *, energy: bool = False, effort: Effort = Effort(), solved: Solved | None = None
+) -> Policy:
     """The policy called `name`: a function that raises CapacityError for an operator of which no
-    plan fits. Raises KeyError for a policy that does not exist."""
+    plan fits. Raises KeyError for a policy that does not exist. Policies that are given the same
+    `solved` do nothing twice."""
+    known: Solved = {} if solved is None else solved
     if name == "search":
-        return lambda program: _searched(program, energy, effort)
-    chosen = _ELK["elk-full" if name == REFERENCE else name]
-    return lambda program: min(_all(chosen, program, energy), key=score_of(program, energy))
+        return lambda program: _searched(program, energy, effort, known)
+    chosen = "elk-full" if name == REFERENCE else name
+    if chosen not in _ELK:
+        raise KeyError(name)
+    return lambda program: min(_all(chosen, program, energy, known), key=score_of(program, energy))
 
 
-def _all(
-    chosen: Callable[[Program, Weights], Schedule], program: Program, energy: bool
-) -> list[Schedule]:
+def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
     """The schedules of a policy under every price."""
+    key = (name, energy, program.key)
+    if key not in solved:
+        solved[key] = _scheduled(name, program, energy)
+    return solved[key]
+
+
+def _scheduled(name: str, program: Program, energy: bool) -> list[Schedule]:
+    chosen = _ELK[name]
     for i, op in enumerate(program.ops):
         room = program.rules.capacity_bytes - op.resident_bytes
         if len(op.table) == 0 or int(op.table.execute_bytes.min()) > room:
@@ -61,14 +82,13 @@ def _all(
     return [placed_stores(program, schedule) for schedule in found]
 
 
-def _searched(program: Program, energy: bool, effort: Effort) -> Schedule:
+def _searched(program: Program, energy: bool, effort: Effort, solved: Solved) -> Schedule:
     """The search, starting from what all other policies find."""
-    found = [s for chosen in _ELK.values() for s in _all(chosen, program, energy)]
+    found = [s for name in _ELK for s in _all(name, program, energy, solved)]
     size = max(1, len(program.ops))
-    steps = effort.steps * 16 // max(16, size)
-    if not program.periodic:
-        # What runs once is worth less than what runs in every layer.
-        steps //= 8
+    # What runs once or twice is worth less than what runs in every one of many layers.
+    share = min(REPEATS, max(2, program.repeats)) if program.periodic else 2
+    steps = effort.steps * 16 // max(16, size) * share // REPEATS
     return search(program, found, steps=max(50, steps), seed=effort.seed, energy=energy)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from elk_ir.schedule.allocate import Weights
+from elk_ir.schedule.allocate import Fronts, Weights
 from elk_ir.schedule.fill import fill
-from elk_ir.schedule.inductive import elk_dyn
+from elk_ir.schedule.inductive import elk_dyn, unhindered
 from elk_ir.schedule.model import Program, Schedule, evaluate
 
 HEAVY = 0.02
@@ -29,7 +29,10 @@ SCHEDULED = 6
 def elk_full(program: Program, weights: Weights) -> Schedule:
     """The best schedule over preload orders. Raises CapacityError where elk_dyn does."""
     best = elk_dyn(program, weights)
-    time = evaluate(program, best).time_s
+    times = evaluate(program, best)
+    time = times.time_s
+    if program.ops and unhindered(program, Fronts.of(program, weights), best, times):
+        return best
     ranked: list[tuple[float, tuple[int, ...]]] = []
     most, scheduled = (RANKED, SCHEDULED) if program.periodic else (RANKED // 8, SCHEDULED // 3)
     for order in islice(orders(program, best.choice), most):

@@ -20,6 +20,7 @@ import numpy as np
 
 from elk_ir.schedule.allocate import Weights, layout_costs, own_costs, settle
 from elk_ir.schedule.fill import fill
+from elk_ir.schedule.inductive import NO_STALL
 from elk_ir.schedule.model import (
     Program,
     Schedule,
@@ -27,6 +28,7 @@ from elk_ir.schedule.model import (
     excess_bytes,
     first_place,
     last_place,
+    loads_of,
     placed_stores,
     settled,
     store_places,
@@ -102,10 +104,15 @@ def search(
         found.add(schedule)
     if not found.best:
         found.best = [(score(s), s) for s in incumbents]
+    least = float("inf")
     for choice in priced(program, energy):
+        least = min(least, sum(load.alone_s for load in loads_of(program, choice)))
         schedule = fill(program, choice)
         found.add(None if schedule is None else placed_stores(program, schedule))
     starts = found.top(PARALLEL)
+    if not energy and starts[0][0] <= least * (1.0 + NO_STALL):
+        # The executes alone take as long, whatever prices their plans are chosen by.
+        return starts[0][1]
     share = max(1, steps // max(1, len(starts)))
     results = [
         _improve(program, start, score, share, seed + 7919 * k) for k, start in enumerate(starts)
