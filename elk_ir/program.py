@@ -129,7 +129,9 @@ class Program:
             weights = weights.with_seed(random_weights)
         return Interpreter(
             self.target,
-            lambda remote: weights.load(remote.value),
+            lambda remote: weights.rows(
+                remote.value, None if remote.stack is None else remote.layers
+            ),
             cores=self.chip.cores,
             sram_bytes=self.chip.usable_sram_per_core_bytes,
             landing=landing,

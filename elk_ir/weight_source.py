@@ -17,7 +17,33 @@ from elk_ir.frontend.weights import (
     apply_recipe,
     load_part,
     random_weight,
+    stacked_rows,
 )
+
+KEPT_BYTES = 16 << 20
+"""Tensors up to this size are kept once made up or loaded; larger ones are made or mapped anew each
+time they are read, so that a model need not fit into memory."""
+
+
+class Rows:
+    """A stack of weights, (rows, …), of which a row is loaded when it is asked for: `stack[row]`.
+
+    Stands in for the array where only whole rows are read. Loading raises ModelError as
+    `WeightSource.load` does.
+    """
+
+    def __init__(self, source: WeightSource, rows: list[WeightRef]) -> None:
+        self._source, self._rows = source, rows
+        self._kept: dict[int, np.ndarray] = {}
+        self.shape = (len(rows), *rows[0].shape)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        if row in self._kept:
+            return self._kept[row]
+        array = self._source.load_ref(self._rows[row])
+        if array.nbytes <= KEPT_BYTES:
+            self._kept[row] = array
+        return array
 
 
 class WeightSource:
@@ -27,8 +53,8 @@ class WeightSource:
     buffers: files in memory, by the name under which weights refer to them.
     random_seed: fills weights whose file does not exist; None: that is an error.
 
-    A tensor made up at random is kept, so that every level of a model computes with the same one
-    however far its recipe has grown.
+    How a tensor is made up at random depends on its recipe when it is first read, and stays so:
+    every level of a model computes with the same one however far its recipe has grown.
     """
 
     def __init__(
@@ -39,6 +65,7 @@ class WeightSource:
         random_seed: int | None = None,
     ) -> None:
         self.base_dir, self.buffers, self.random_seed = base_dir, buffers or {}, random_seed
+        self._swapped: dict[WeightPart, bool] = {}
         self._random: dict[WeightPart, np.ndarray] = {}
 
     def with_seed(self, seed: int | None) -> WeightSource:
@@ -62,22 +89,41 @@ class WeightSource:
         """The tensor that a reference stands for. Raises ModelError as `load` does."""
         return apply_recipe([self._part(p, ref) for p in ref.parts], ref.recipe)
 
+    def rows(self, value: Attribute | None, stack: int | None) -> Rows | np.ndarray:
+        """A weight, (stack, …) or (1, …) without a stack, whose rows are loaded one by one where
+        its recipe allows that. Raises ModelError as `load` does."""
+        from elk_ir.dialects.weight import WeightAttr
+
+        if isinstance(value, WeightAttr):
+            ref = value.to_ref()
+            rows = [ref] if stack is None else stacked_rows(ref, stack)
+            if rows is not None:
+                return Rows(self, rows)
+        array = self.load(value)
+        return array[None] if stack is None else array
+
     def _part(self, part: WeightPart, ref: WeightRef) -> np.ndarray:
         if self.random_seed is not None and self._missing(part):
-            if part not in self._random:
-                # The recipe says which axis is summed over, the steps after it are applied above.
-                swapped = tuple(s for s in ref.recipe if s.startswith("transpose"))
-                order = tuple(reversed(range(len(part.shape))))
-                undo = f"transpose {' '.join(map(str, order))}"
-                steps = (undo, undo) if swapped else ()
-                self._random[part] = random_weight(WeightRef((part,), steps), self.random_seed)
-            return self._random[part]
+            return self._made_up(part, ref, self.random_seed)
         if self.base_dir is None and part.file not in self.buffers:
             raise ModelError(
                 f"the weights of {part.name!r} are missing: the model was compiled from memory",
                 hint="give the folder that holds them (weights_dir=), or use --random-weights SEED",
             )
         return load_part(part, self.base_dir or Path(), buffers=self.buffers)
+
+    def _made_up(self, part: WeightPart, ref: WeightRef, seed: int) -> np.ndarray:
+        if part in self._random:
+            return self._random[part]
+        # The recipe says which axis is summed over, the steps after it are applied by the caller.
+        turned = any(s.startswith("transpose") for s in ref.recipe)
+        swapped = self._swapped.setdefault(part, turned)
+        order = tuple(reversed(range(len(part.shape))))
+        undo = f"transpose {' '.join(map(str, order))}"
+        array = random_weight(WeightRef((part,), (undo, undo) if swapped else ()), seed)
+        if array.nbytes <= KEPT_BYTES:
+            self._random[part] = array
+        return array
 
     def _missing(self, part: WeightPart) -> bool:
         if not part.file:

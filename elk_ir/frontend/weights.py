@@ -8,6 +8,8 @@ in order to a list of arrays that starts with one array a part:
     cast T              to element type T (f16, bf16, i8, …)
     slice A S E K       elements S, S+K, … before E on axis A
     add X | mul X       with a scalar of the array's own type
+    quantize T A…       to integers of type T (i8, i4, i2), a step for each index of the axes A…
+    steps T A…          the steps of `quantize T A…`: f32, of the extents of A… (one without axes)
     concat A [N]        joins N consecutive arrays each (all by default) on axis A; also `merge`
     stack [N]           joins N consecutive arrays each (all by default) on a new first axis
 
@@ -87,6 +89,21 @@ class WeightRef:
         return sum(p.length for p in self.parts)
 
 
+def stacked_rows(ref: WeightRef, rows: int) -> list[WeightRef] | None:
+    """The weights that a stack of `rows` layers joins, in order; None where the recipe does not end
+    by stacking them, so that no row can be had without the others."""
+    if not ref.recipe or len(ref.parts) % rows:
+        return None
+    *before, last = ref.recipe
+    word, args = _split(last)
+    if word != "stack" or (args and int(args[0]) != rows):
+        return None
+    each = len(ref.parts) // rows
+    return [
+        WeightRef(ref.parts[i : i + each], tuple(before)) for i in range(0, len(ref.parts), each)
+    ]
+
+
 T = TypeVar("T")
 Typed = tuple[str, tuple[int, ...]]
 
@@ -162,8 +179,24 @@ def _stepped(typed: Typed, word: str, args: list[str]) -> Typed:
         case "add" | "mul":
             float(args[0])
             return dtype, shape
+        case "quantize" | "steps":
+            _, axes = _quantization(args, len(shape))
+            if word == "quantize":
+                return BY_NAME[args[0]].name, shape
+            return "f32", tuple(shape[a] for a in axes) or (1,)
         case _:
             raise ValueError("unknown step")
+
+
+def _quantization(args: list[str], rank: int) -> tuple[str, tuple[int, ...]]:
+    """(numpy type, axes) of a step `quantize` or `steps`. Raises ValueError."""
+    kind = BY_NAME[args[0]]
+    axes = tuple(int(a) for a in args[1:])
+    if not kind.is_integer or kind.bits > 8:
+        raise ValueError(f"quantisation to {kind.name}")
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < rank for a in axes):
+        raise ValueError(f"axes {list(axes)} of rank {rank}")
+    return kind.numpy, axes
 
 
 def apply_recipe(arrays: Sequence[np.ndarray], recipe: Iterable[str]) -> np.ndarray:
@@ -197,6 +230,12 @@ def _apply_step(array: np.ndarray, word: str, args: list[str]) -> np.ndarray:
             return array + np.asarray(float(args[0])).astype(array.dtype)
         case "mul":
             return array * np.asarray(float(args[0])).astype(array.dtype)
+        case "quantize" | "steps":
+            from elk_ir.quant.steps import channel_steps, quantize_channels
+
+            to, axes = _quantization(args, array.ndim)
+            make = quantize_channels if word == "quantize" else channel_steps
+            return make(array, to, axes)
         case _:
             raise ModelError(f"weight recipe step {word!r} is unknown")
 

@@ -26,6 +26,8 @@ def contract_local(w: CodeletWriter) -> None:
         w.line(f"{cpp_type(stat.dtype).value} sum = 0;")
         with w.loops(inner_dims(w, factors, stat.dims)):
             parts = [convert(w.operand(v), op.operands[v].dtype, stat.dtype) for v in factors]
+            if (zeros := op.param.get("zeros")) is not None:
+                parts = [f"({p} - {z})" for p, z in zip(parts, zeros, strict=True)]
             w.line(f"sum += {' * '.join(parts)};")
         w.line(f"{w.stat(0, 'InOut')} += sum;")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
@@ -25,14 +25,31 @@ from elk_ir.dialects.location import node_name
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
+from elk_ir.numerics.states import entering, leaving
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.layout import Layout
 from elk_ir.plan.moves import moves
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
+from elk_ir.targets.ipu.transfers import as_runs, batches
 from elk_ir.targets.ipu.vertex import Vertex
 
 Landing = Literal["early", "late"]
-Loader = Callable[[ipu.RemoteOp], np.ndarray]
+
+
+class Rows(Protocol):
+    """A tensor of several rows (layers) in HBM that is read row by row."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, …)."""
+        ...
+
+    def __getitem__(self, row: int, /) -> np.ndarray:
+        """One row."""
+        ...
+
+
+Loader = Callable[[ipu.RemoteOp], "np.ndarray | Rows"]
 POISON = 0xA5
 
 
@@ -58,7 +75,8 @@ class Counters:
 class Interpreter:
     """One run of a program: `Interpreter(module, load).run(inputs)`.
 
-    load: gives the value of a weight, of the stacked shape where it has a stack.
+    load: gives the value of a weight, of the stacked shape where it has a stack: an array, or rows
+    that are read when they are copied.
     landing: whether copies take effect when they start or only when they are waited for.
     filled: entries of each state (by symbol) that are filled when the run starts, if fewer than
     the program has room for. The filled part then lies at the end of the window that the program
@@ -81,7 +99,7 @@ class Interpreter:
         self.counters = Counters()
         self.remotes: dict[str, ipu.RemoteOp] = {}
         self.codelets: dict[str, Operator] = {}
-        self.hbm: dict[str, np.ndarray] = {}
+        self.hbm: dict[str, np.ndarray | Rows] = {}
         self.queue: list[_Transfer] = []
         self.storing: list[str] = []
         self.program: ipu.ProgramOp | None = None
@@ -164,12 +182,13 @@ class Interpreter:
         """Entries in front of the filled ones in the window of a state."""
         return self._length(state) - self.filled[state]
 
-    def _fill(self, op: ipu.RemoteOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _fill(self, op: ipu.RemoteOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray | Rows:
         shape, dtype = shape_dtype(op.type)
         full = (op.layers, *shape)
         kind = op.kind.data
         if kind is HbmKind.WEIGHT:
-            return self.load(op).reshape(full)
+            value = self.load(op)
+            return value.reshape(full) if isinstance(value, np.ndarray) else value
         if kind is HbmKind.OUTPUT:
             return np.zeros(full, dtype=dtype_of(dtype))
         array = np.zeros(full, dtype=dtype_of(dtype))
@@ -177,7 +196,7 @@ class Interpreter:
         for layer, name in enumerate(names):
             if name not in inputs:
                 raise ElkError(f"input {name!r} is missing", hint=f"give {', '.join(names)}")
-            value = np.asarray(inputs[name])
+            value = entering(op, layer, np.asarray(inputs[name]))
             wanted = list(shape)
             if op.axis is not None and op.length is not None:
                 wanted[op.axis.value.data] = self.filled[op.sym_name.data]
@@ -194,11 +213,11 @@ class Interpreter:
         outputs: dict[str, np.ndarray] = {}
         for name, op in self.remotes.items():
             for layer, output in enumerate([] if op.outputs is None else op.outputs):
-                value = self.hbm[name][layer, ...]
+                value = self._row(name, layer)
                 if name in self.appended and op.axis is not None:
                     end = self.filled[name] + self.appended[name]
                     value = value[_along(op.axis.value.data, 0, end)]
-                outputs[output.data] = value
+                outputs[output.data] = leaving(op, layer, value)
         return outputs
 
     def _block(self, block: Block) -> None:
@@ -218,6 +237,11 @@ class Interpreter:
                     if error.hint is None:
                         error.hint = f"at {op.name} of node {node_name(op)}"
                     raise
+
+    def _row(self, name: str, row: int) -> np.ndarray:
+        """One row of a tensor in HBM: a view where it is held as an array."""
+        tensor = self.hbm[name]
+        return tensor[row, ...] if isinstance(tensor, np.ndarray) else tensor[row]
 
     def _value(self, index: SSAValue | None) -> int:
         return 0 if index is None else self.index[index]
@@ -263,7 +287,7 @@ class Interpreter:
             limit = (op.axis.value.data, op.limit.value.data)
 
         def run() -> None:
-            tensor = self.hbm[name][row, ...]
+            tensor = self._row(name, row)
             if op.rows is not None:
                 tensor = self._rows(tensor, op.rows.root_reference.data)
             if limit is not None and name in self.filled and self.hidden(name):
@@ -311,7 +335,7 @@ class Interpreter:
         row = self._value(op.row)
         if not 0 <= row < self.hbm[name].shape[0]:
             raise TrapError(f"@{name} has no row {row}", where=variable.where)
-        shift = [0] * (self.hbm[name].ndim - 1)
+        shift = [0] * (len(self.hbm[name].shape) - 1)
         if op.axis is not None and op.start is not None:
             axis = op.axis.value.data
             shift[axis] = op.start.value.data
@@ -322,7 +346,7 @@ class Interpreter:
 
         def run() -> None:
             self.sram.check_live(variable, "store")
-            tensor = self.hbm[name][row, ...]
+            tensor = self._row(name, row)
             word = written_word(tensor.dtype.itemsize)
             done: set[tuple[int, ...]] = set()
             for cores, where, source, target in _boxes(variable.layout, None):
@@ -380,21 +404,24 @@ class Interpreter:
             self.sram.check_live(target, name)
             assert op.start is not None
             plan = moves(source.layout, target.layout, op.axis.value.data, op.start.value.data)
-        s_core, s_element, t_core, t_element = plan.flat()
         data, written = source.flat()
         into, shadow = target.flat()
-        bits = written[s_core, s_element]
-        missing = bits != written_word(data.dtype.itemsize)
-        if missing.any():
-            core = int(s_core[int(np.argmax(missing))])
-            raise TrapError(
-                f"{name} reads {int(missing.sum()) * data.dtype.itemsize} bytes that were never"
-                f" written (core {core})",
-                where=source.where,
-            )
-        into[t_core, t_element] = data[s_core, s_element]
-        shadow[t_core, t_element] = bits
-        self.counters.exchanged_bytes += int((s_core != t_core).sum()) * data.dtype.itemsize
+        item, word = data.dtype.itemsize, written_word(data.dtype.itemsize)
+        for batch in batches(plan, data.shape[1], into.shape[1]):
+            bits = as_runs(written, batch.run)[batch.source]
+            missing = bits.view(written.dtype) != word
+            if missing.any():
+                # (transfers, elements): the first core that lacks some, and how many in all.
+                core = int(batch.source[0][int(np.argmax(missing.any(axis=1))), 0])
+                raise TrapError(
+                    f"{name} reads {int(missing.sum()) * item} bytes that were never written"
+                    f" (core {core})",
+                    where=source.where,
+                )
+            as_runs(into, batch.run)[batch.target] = as_runs(data, batch.run)[batch.source]
+            as_runs(shadow, batch.run)[batch.target] = bits
+        away = plan.source_core != plan.target_core
+        self.counters.exchanged_bytes += int(plan.elements[away].sum()) * item
 
     def slots(self, attr: RefAttr, step: int) -> tuple[Variable, tuple[int | slice, ...]]:
         reference: Ref = attr.data

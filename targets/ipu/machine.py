@@ -145,9 +145,15 @@ class Sram:
                 self.on_first_read(self, variable)
 
     def check_written(
-        self, variable: Variable, shadow: np.ndarray, needed: np.ndarray | None, by: str
+        self,
+        variable: Variable,
+        shadow: np.ndarray,
+        needed: np.ndarray | None,
+        by: str,
+        first_core: int = 0,
     ) -> None:
-        """Trap if an element (of those `needed`) has bytes that were never written."""
+        """Trap if an element (of those `needed`) has bytes that were never written. `shadow` is
+        that of the cores from `first_core`."""
         full = _ALL_WRITTEN[shadow.dtype.itemsize]
         missing = shadow != full
         if needed is not None:
@@ -157,7 +163,7 @@ class Sram:
             count = int(missing[core].sum())
             raise TrapError(
                 f"{by} reads {count * shadow.dtype.itemsize} bytes that were never written"
-                f" (core {core})",
+                f" (core {first_core + core})",
                 where=variable.where,
             )
 
