@@ -70,7 +70,7 @@ class HbmOp(IRDLOperation):
 
     A weight has a value. A state has an axis of which `length` entries are filled when a run
     starts. Inputs and outputs of the graph, and those that a state replaces (one a layer), are
-    named as in the ONNX model.
+    named as in the ONNX model. `steps` are those of a quantised state, as in te.global.
     """
 
     name = "icca.hbm"
@@ -83,6 +83,7 @@ class HbmOp(IRDLOperation):
     length = opt_prop_def(IntegerAttr[I64])
     inputs = opt_prop_def(ArrayAttr[StringAttr])
     outputs = opt_prop_def(ArrayAttr[StringAttr])
+    steps = opt_prop_def(DenseIntOrFPElementsAttr)
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (

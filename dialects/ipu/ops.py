@@ -63,6 +63,7 @@ class RemoteOp(IRDLOperation):
     length = opt_prop_def(IntegerAttr[I64])
     inputs = opt_prop_def(ArrayAttr[StringAttr])
     outputs = opt_prop_def(ArrayAttr[StringAttr])
+    steps = opt_prop_def(DenseIntOrFPElementsAttr)
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (

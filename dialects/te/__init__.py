@@ -16,6 +16,7 @@ from elk_ir.dialects.te.ops import (
     ReduceOp,
     SoftmaxOp,
 )
+from elk_ir.dialects.te.quantization import DequantizeOp, QuantizeOp
 from elk_ir.dialects.te.structure import (
     AppendOp,
     GlobalKindAttr,
@@ -34,11 +35,13 @@ TE = Dialect(
         AttentionOp,
         ConcatOp,
         ContractOp,
+        DequantizeOp,
         GatherOp,
         GlobalOp,
         LoadOp,
         MapOp,
         NormalizeOp,
+        QuantizeOp,
         ReduceOp,
         RepeatOp,
         ScanOp,

@@ -7,7 +7,9 @@ from enum import auto
 from math import prod
 
 from xdsl.dialects.builtin import (
+    I64,
     BoolAttr,
+    DenseArrayBase,
     FlatSymbolRefAttrConstr,
     FloatAttr,
     IntegerAttr,
@@ -92,12 +94,15 @@ class ContractOp(StructuredOp):
     """A sum of products: any einsum, integers included (docs/dialects/te.md).
 
     The first `factors` operands are multiplied and summed over the reduction dimensions in the
-    accumulator type; `epilogue` maps the sum, and the remaining operands, to the result.
+    accumulator type; `epilogue` maps the sum, and the remaining operands, to the result. `zeros`
+    are the integers that stand for 0 in the factors: they are subtracted before multiplying, and
+    are what a factor reads outside its tensor.
     """
 
     name = "te.contract"
     factors = opt_prop_def(IntegerAttr)
     epilogue = opt_prop_def(BodyAttr)
+    zeros = opt_prop_def(DenseArrayBase[I64])
 
     def build_operator(
         self, dims: tuple[Dim, ...], operands: list[Access], results: list[Access]
@@ -110,17 +115,27 @@ class ContractOp(StructuredOp):
         body = None if self.epilogue is None else self.epilogue.data
         _check_epilogue(body, dtype, extra, len(results))
         stat = Stat("acc", _result_dims(results), dtype, 0.0)
+        zeros = () if self.zeros is None else tuple(map(int, self.zeros.get_values()))
+        if zeros and (len(zeros) != factors or is_float(dtype)):
+            raise VerifyException(
+                f"{len(zeros)} zero points for {factors} factors of {operands[0].dtype}"
+            )
         accesses = [
-            with_phase(a, Phase.LOCAL if i < factors else Phase.APPLY)
+            with_phase(a, Phase.LOCAL, float(zeros[i]) if zeros else 0.0)
+            if i < factors
+            else with_phase(a, Phase.APPLY)
             for i, a in enumerate(operands)
         ]
+        params: list[tuple[str, object]] = [] if body is None else [("epilogue", body)]
+        if any(zeros):
+            params.append(("zeros", zeros))
         return Operator(
             "contract",
             dims,
             tuple(accesses),
             tuple(results),
             (stat,),
-            () if body is None else (("epilogue", body),),
+            tuple(params),
             float(factors),
         )
 
@@ -237,10 +252,15 @@ def reduction_neutral(combiner: Combiner, dtype: str) -> float:
 
 @irdl_op_definition
 class SoftmaxOp(StructuredOp):
-    """Softmax (or log-softmax) over the reduction dimensions, in the accumulator type."""
+    """Softmax (or log-softmax) over the reduction dimensions, in the accumulator type.
+
+    `state` names the state whose filled entries the one reduction dimension runs over, as in
+    te.attention: while it is not full, the positions in front of them count as -inf.
+    """
 
     name = "te.softmax"
     log = opt_prop_def(BoolAttr)
+    state = opt_prop_def(FlatSymbolRefAttrConstr)
 
     def build_operator(
         self, dims: tuple[Dim, ...], operands: list[Access], results: list[Access]
@@ -249,9 +269,15 @@ class SoftmaxOp(StructuredOp):
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
         low = float("-inf")
         stats = (Stat("max", kept, dtype, low), Stat("sum", kept, dtype, 0.0))
-        params = (("log", True),) if self.log is not None and self.log.value.data else ()
+        params: list[tuple[str, object]] = []
+        if self.log is not None and self.log.value.data:
+            params.append(("log", True))
+        if self.state is not None:
+            if sum(d.kind is DimKind.REDUCTION for d in dims) != 1:
+                raise VerifyException("softmax over a state has one reduction dimension")
+            params.append(("state", self.state.root_reference.data))
         access = with_phase(operands[0], Phase.BOTH, low)
-        return Operator("softmax", dims, (access,), tuple(results), stats, params, 5.0)
+        return Operator("softmax", dims, (access,), tuple(results), stats, tuple(params), 5.0)
 
 
 @irdl_op_definition

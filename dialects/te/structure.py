@@ -74,7 +74,8 @@ class GlobalOp(IRDLOperation):
     has a value: a reference to bytes on disk, or a small constant, of the stacked shape when
     `stack` is given. State has an axis along which it grows: `length` of `capacity` entries are
     filled when a run starts; `inputs` and `outputs` name the graph inputs and outputs, one a
-    layer, that it replaces.
+    layer, that it replaces. With `steps` (float32, one a layer) a state holds integers q that stand
+    for q · step of its layer; the inputs and outputs are those numbers (docs/quantization.md).
     """
 
     name = "te.global"
@@ -87,6 +88,7 @@ class GlobalOp(IRDLOperation):
     length = opt_prop_def(IntegerAttr)
     inputs = opt_prop_def(ArrayAttr[StringAttr])
     outputs = opt_prop_def(ArrayAttr[StringAttr])
+    steps = opt_prop_def(DenseIntOrFPElementsAttr)
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
@@ -104,6 +106,11 @@ class GlobalOp(IRDLOperation):
             raise VerifyException(f"weight @{self.sym_name.data} has no value")
         if self.kind.data is GlobalKind.STATE and (self.axis is None or self.length is None):
             raise VerifyException(f"state @{self.sym_name.data} needs an axis and a length")
+        if self.steps is not None and self.steps.get_shape() != (self.layers,):
+            raise VerifyException(
+                f"@{self.sym_name.data} has {self.layers} layers, its steps are of shape"
+                f" {list(self.steps.get_shape())}"
+            )
 
 
 @irdl_op_definition

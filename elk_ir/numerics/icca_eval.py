@@ -21,6 +21,7 @@ from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.kernels import run_whole
+from elk_ir.numerics.states import entering, leaving
 
 LoadValue = Callable[[Attribute | None], np.ndarray]
 Trace = Callable[[tuple[str, ...], list[np.ndarray]], None]
@@ -67,7 +68,7 @@ class _Machine:
         assert self.program is not None
         self.block(self.program.body.block)
         return {
-            output.data: self.hbm[name][layer]
+            output.data: leaving(op, layer, self.hbm[name][layer])
             for name, op in self.tensors.items()
             for layer, output in enumerate(op.outputs or ())
         }
@@ -161,7 +162,7 @@ def _fill(op: icca.HbmOp, inputs: Mapping[str, np.ndarray], load_weight: LoadVal
     for layer, name in enumerate(op.inputs or ()):
         if name.data not in inputs:
             raise ElkError(f"input {name.data!r} is missing")
-        value = inputs[name.data]
+        value = entering(op, layer, inputs[name.data])
         array[(layer, *(slice(0, n) for n in value.shape))] = value
     return array
 

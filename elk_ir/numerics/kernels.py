@@ -38,10 +38,12 @@ class ContractKernel:
         op = tile.op
         stat = op.stats[0]
         factors = [
-            reduction_block(tile, v, blocks[v], stat.dtype, 0)
+            reduction_block(tile, v, blocks[v], stat.dtype, a.neutral)
             for v, a in enumerate(op.operands)
             if a.phase is Phase.LOCAL
         ]
+        if (zeros := op.param.get("zeros")) is not None:
+            factors = [(a - a.dtype.type(z), d) for (a, d), z in zip(factors, zeros, strict=True)]
         array, dims = factors[0]
         for i, (other, other_dims) in enumerate(factors[1:]):
             later = {d for _, ds in factors[i + 2 :] for d in ds}
@@ -127,6 +129,17 @@ def _rescale(old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.where(np.isneginf(old), 0, np.exp(old - np.where(np.isneginf(new), 0, new)))
 
 
+def _reached(tile: Tile, array: np.ndarray, dims: Sequence[int]) -> np.ndarray:
+    """`array` with -inf in front of the filled entries of the state that a softmax runs over."""
+    if not tile.hidden:
+        return array
+    (kv,) = tile.op.reductions
+    filled = (tile.index(kv) >= tile.hidden).reshape(
+        tile.cores, *(-1 if d == kv else 1 for d in dims)
+    )
+    return np.where(filled, array, array.dtype.type(-np.inf))
+
+
 class SoftmaxKernel:
     """Softmax over the reduction dimensions: statistics are the maximum and the sum of
     exponentials; `log` gives log-softmax."""
@@ -134,6 +147,7 @@ class SoftmaxKernel:
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         stat = tile.op.stats[0]
         array, dims = reduction_block(tile, 0, blocks[0], stat.dtype, stat.neutral)
+        array = _reached(tile, array, dims)
         gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
         top = array.max(axis=gone, keepdims=True)
         total = _rescale(array, top).sum(axis=gone)
@@ -151,6 +165,7 @@ class SoftmaxKernel:
     ) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
         array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
+        array = _reached(tile, array, dims)
         top, total = (align(s, stat.dims, dims) for s in stats)
         with np.errstate(divide="ignore", invalid="ignore"):
             if op.param.get("log"):

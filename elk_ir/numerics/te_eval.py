@@ -9,11 +9,12 @@ import numpy as np
 
 from elk_ir.errors import UsageError
 from elk_ir.numerics.kernels import run_whole
+from elk_ir.numerics.states import entering, leaving
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.dialects.func import FuncOp
-    from xdsl.ir import Block, SSAValue
+    from xdsl.ir import Block, Operation, SSAValue
 
     from elk_ir.dialects.te.structure import AppendOp, GlobalOp, LoadOp
     from elk_ir.dialects.weight import WeightAttr
@@ -21,20 +22,26 @@ if TYPE_CHECKING:
 
 LoadWeight = Callable[["WeightAttr"], np.ndarray]
 
+Observe = Callable[["Operation", int, list[np.ndarray]], None]
+"""Receives an operation that was run, the iteration of the loop around it (0 outside of loops), and
+its results."""
+
 
 def evaluate_te(
     module: ModuleOp,
     inputs: Mapping[str, np.ndarray],
     *,
     load_weight: LoadWeight,
+    observe: Observe | None = None,
 ) -> dict[str, np.ndarray]:
     """Outputs of `func.func @main` by ONNX name, for `inputs` by ONNX name.
 
     States start from the inputs that they replace (or from zeros) and are returned under the names
-    of the outputs that they replace. `load_weight` yields the elements of a weight on disk. Raises
-    UsageError when an input is missing or has another shape or type.
+    of the outputs that they replace. `load_weight` yields the elements of a weight on disk;
+    `observe` is called after each operation with results. Raises UsageError when an input is
+    missing or has another shape or type.
     """
-    return _Machine(module, inputs, load_weight).run()
+    return _Machine(module, inputs, load_weight, observe).run()
 
 
 class _State:
@@ -52,9 +59,13 @@ class _State:
         self.buffers = [np.zeros(shape, dtype=dtype_of(dtype)) for _ in range(op.layers)]
         wanted = list(shape)
         wanted[self.axis] = self.length
-        for buffer, name in zip(self.buffers, _names(op.inputs, op.layers), strict=True):
+        self.op = op
+        for layer, name in enumerate(_names(op.inputs, op.layers)):
+            if name in inputs:
+                inputs = {**inputs, name: entering(op, layer, np.asarray(inputs[name]))}
             if name:
-                buffer[self._part(0, self.length)] = _input(inputs, name, wanted, dtype)
+                filled = self.buffers[layer][self._part(0, self.length)]
+                filled[...] = _input(inputs, name, wanted, dtype)
 
     def _part(self, start: int, stop: int) -> tuple[slice, ...]:
         return (*[slice(None)] * self.axis, slice(start, stop))
@@ -72,8 +83,8 @@ class _State:
     def results(self) -> dict[str, np.ndarray]:
         """Filled parts by the names of the outputs that the state replaces."""
         return {
-            name: buffer[self._part(0, filled)]
-            for name, buffer, filled in zip(self.outputs, self.buffers, self.filled, strict=True)
+            name: leaving(self.op, layer, self.buffers[layer][self._part(0, self.filled[layer])])
+            for layer, name in enumerate(self.outputs)
             if name
         }
 
@@ -102,13 +113,17 @@ def _input(
 
 class _Machine:
     def __init__(
-        self, module: ModuleOp, inputs: Mapping[str, np.ndarray], load_weight: LoadWeight
+        self,
+        module: ModuleOp,
+        inputs: Mapping[str, np.ndarray],
+        load_weight: LoadWeight,
+        observe: Observe | None,
     ) -> None:
         from xdsl.dialects.func import FuncOp
 
         from elk_ir.dialects.te.structure import GlobalKind, GlobalOp
 
-        self.inputs, self.load_weight = inputs, load_weight
+        self.inputs, self.load_weight, self.observe = inputs, load_weight, observe
         self.globals: dict[str, GlobalOp] = {}
         self.states: dict[str, _State] = {}
         self.weights: dict[str, np.ndarray] = {}
@@ -142,7 +157,7 @@ class _Machine:
             results |= state.results()
         return results
 
-    def block(self, block: Block, values: dict[SSAValue, Any]) -> list[Any]:
+    def block(self, block: Block, values: dict[SSAValue, Any], iteration: int = 0) -> list[Any]:
         """Run a block; yields the operands of its terminator."""
         from xdsl.dialects.func import ReturnOp
 
@@ -166,12 +181,14 @@ class _Machine:
                 for layer in range(op.count.value.data):
                     scope = dict(values)
                     scope.update(zip(body.args, [layer, *carried], strict=True))
-                    carried = self.block(body, scope)
+                    carried = self.block(body, scope, layer)
                 values.update(zip(op.outs, carried, strict=True))
             elif isinstance(op, ReturnOp | YieldOp):
                 return [values[v] for v in op.operands]
             else:
                 raise UsageError(f"{op.name} is not an operation of te", where="te evaluation")
+            if self.observe is not None:
+                self.observe(op, iteration, [values[r] for r in op.results])
         return []
 
     def load(self, op: LoadOp, values: Mapping[SSAValue, Any]) -> np.ndarray:

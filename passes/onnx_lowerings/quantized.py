@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 from xdsl.ir import SSAValue
 
 from elk_ir.dialects.te.attrs import Map
 from elk_ir.dialects.te.interface import identity_map
 from elk_ir.dialects.te.ops import MapOp
 from elk_ir.dialects.types import tensor_type
-from elk_ir.numerics.body import dtype_of, is_float
+from elk_ir.numerics.body import is_float
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
@@ -26,6 +25,7 @@ from elk_ir.passes.onnx_lowerings.context import (
 from elk_ir.passes.onnx_lowerings.movement import axis_of
 from elk_ir.passes.onnx_lowerings.products import matmul
 from elk_ir.plan.domain import AxisExpr
+from elk_ir.quant.integers import integer_range
 
 
 @lowers("DequantizeLinear")
@@ -57,17 +57,6 @@ def _quantize(ctx: Context, node: Node) -> SSAValue:
         return b.cast(b.apply("min", b.apply("max", value, low), high), dtype)
 
     return _by_scale(ctx, node, fn)
-
-
-def integer_range(dtype: str) -> tuple[int, int]:
-    """The least and greatest value of an integer type, 4-bit ones included."""
-    if dtype.endswith(("int4", "int2")):
-        import ml_dtypes
-
-        info = ml_dtypes.iinfo(dtype_of(dtype))
-        return int(info.min), int(info.max)
-    limits = np.iinfo(dtype_of(dtype))
-    return int(limits.min), int(limits.max)
 
 
 def _by_scale(ctx: Context, node: Node, fn: Fn) -> SSAValue:

@@ -1,0 +1,1 @@
+"""Quantisation without IR: integer types, schemes, step sizes, statistics of calibration runs."""
