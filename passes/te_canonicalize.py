@@ -108,7 +108,9 @@ class _Constants:
     def number(self, value: SSAValue) -> float | int | bool | None:
         """The number that a value is filled with."""
         attr = self.dense(value)
-        if attr is None or not (attr.is_splat() or prod(attr.get_shape()) == 1):
+        if attr is None or not prod(attr.get_shape()):
+            return None
+        if not (attr.is_splat() or prod(attr.get_shape()) == 1):
             return None
         dtype = dtype_of_value(value)
         return python_number(array_from_dense(attr).reshape(-1)[0], dtype)

@@ -159,7 +159,9 @@ def _defaults(schema: OpSchema) -> dict[str, Any]:
             value = get_attribute_value(attribute.default_value)
             if isinstance(value, bytes):
                 value = value.decode()
-            defaults[name] = tuple(value) if isinstance(value, list) else value
+            if isinstance(value, list):
+                value = tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+            defaults[name] = value
     return defaults
 
 

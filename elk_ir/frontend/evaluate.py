@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def evaluate_node(node: Node, types: list[ValueType | None], opset: int) -> list
         return splat
     if any(not t.is_static or _bytes(t) > MAX_CONSTANT_BYTES for t in types if t is not None):
         return None
-    results = _reference(node, arrays, opset)
+    results = _reference(node, arrays, opset) or _range(node, arrays)
     if results is None or len(results) != len(node.outputs):
         return None
     for value, type_, array in zip(node.outputs, types, results, strict=True):
@@ -108,6 +108,18 @@ def _splat(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | No
         shape = np.broadcast_shapes(first.shape, tuple(int(d) for d in arrays[1]))
         return [np.broadcast_to(first.reshape(-1)[:1].reshape(()), shape)]
     return None
+
+
+def _range(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | None:
+    """Range on the narrow floats that ONNX's implementation does not take."""
+    if node.op_type != "Range" or any(a is None or a.size != 1 for a in arrays):
+        return None
+    start, limit, delta = (float(a.reshape(-1)[0]) for a in arrays if a is not None)
+    first = arrays[0]
+    if delta == 0 or first is None:
+        return None
+    count = max(0, ceil((limit - start) / delta))
+    return [(start + delta * np.arange(count)).astype(first.dtype)]
 
 
 def _reference(node: Node, arrays: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:

@@ -15,6 +15,7 @@ _FAMILIES = (
     "norms",
     "products",
     "quantized",
+    "recurrent",
     "reductions",
     "resize",
     "windows",

@@ -163,29 +163,43 @@ def _scatter_elements(ctx: Context, node: Node) -> SSAValue:
     return _scatter(ctx, (data, index, updates), axis, node.attr("reduction"), attr)
 
 
-@lowers("ArgMax", "ArgMin")
-def _arg_reduce(ctx: Context, node: Node) -> SSAValue:
-    """The position of the largest or smallest element."""
-    source = node.operand(0)
+def arg_reduce(
+    ctx: Context, source: SSAValue, axis: int, *, smallest: bool, last: bool, keepdims: bool = False
+) -> SSAValue:
+    """The position (int64) of the largest or smallest element along `axis` (not negative): of
+    equal ones the first or the last."""
     shape = shape_of(source)
-    axis = axis_of(node.attr("axis"), len(shape))
     domain = Domain()
     read = tuple(
         domain.reduction("n", n) if j == axis else domain.add(f"d{j}", n)
         for j, n in enumerate(shape)
     )
-    keep = bool(node.attr("keepdims"))
-    write = tuple(ZERO if j == axis else d for j, d in enumerate(read) if keep or j != axis)
+    write = tuple(ZERO if j == axis else d for j, d in enumerate(read) if keepdims or j != axis)
+    target = [1 if j == axis else n for j, n in enumerate(shape) if keepdims or j != axis]
     op = ArgReduceOp.create(
         operands=[source],
-        result_types=[tensor_type(node.shape(), "int64")],
+        result_types=[tensor_type(target, "int64")],
         properties={"domain": domain.attr([read], [write])},
     )
-    if node.op_type == "ArgMin":
+    if smallest:
         op.properties["smallest"] = BoolAttr.from_bool(True)
-    if node.attr("select_last_index"):
+    if last:
         op.properties["last"] = BoolAttr.from_bool(True)
     return ctx.emit1(op)
+
+
+@lowers("ArgMax", "ArgMin")
+def _arg_reduce(ctx: Context, node: Node) -> SSAValue:
+    """The position of the largest or smallest element."""
+    source = node.operand(0)
+    return arg_reduce(
+        ctx,
+        source,
+        axis_of(node.attr("axis"), len(shape_of(source))),
+        smallest=node.op_type == "ArgMin",
+        last=bool(node.attr("select_last_index")),
+        keepdims=bool(node.attr("keepdims")),
+    )
 
 
 @lowers("TopK")
@@ -284,20 +298,7 @@ def _hardmax(ctx: Context, node: Node) -> SSAValue:
     source = node.operand(0)
     shape = shape_of(source)
     axis = axis_of(node.attr("axis"), len(shape))
-    domain = Domain()
-    read = tuple(
-        domain.reduction("n", n) if j == axis else domain.add(f"d{j}", n)
-        for j, n in enumerate(shape)
-    )
-    write = tuple(ZERO if j == axis else d for j, d in enumerate(read))
-    kept = [1 if j == axis else n for j, n in enumerate(shape)]
-    best = ctx.emit1(
-        ArgReduceOp.create(
-            operands=[source],
-            result_types=[tensor_type(kept, "int64")],
-            properties={"domain": domain.attr([read], [write])},
-        )
-    )
+    best = arg_reduce(ctx, source, axis, smallest=False, last=False, keepdims=True)
     iota = ctx.constant(
         np.arange(shape[axis]).reshape([-1 if j == axis else 1 for j in range(len(shape))])
     )

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
+from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.passes.onnx_lowerings import moves
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
@@ -304,13 +305,16 @@ def _range(ctx: Context, node: Node) -> SSAValue:
 @lowers("Trilu")
 def _trilu(ctx: Context, node: Node) -> SSAValue:
     """Zero on one side of a diagonal."""
-    source = node.operand(0)
+    source, diagonal = node.operand(0), node.get(1)
     shape = shape_of(source)
-    offset = node.get(1)
-    k = 0 if offset is None else int(ctx.need(offset, "k").reshape(-1)[0])
-    rows = ctx.constant(np.arange(shape[-2]).reshape(-1, 1) + k)
+    if 0 in shape:
+        return source
+    rows = ctx.constant(np.arange(shape[-2]).reshape(-1, 1))
     cols = ctx.constant(np.arange(shape[-1]))
     op = "ge" if node.attr("upper") else "le"
-    return ctx.map1(
-        lambda b, x, i, j: b.apply("select", b.apply(op, j, i), x, 0), source, rows, cols
-    )
+
+    def fn(b: BodyBuilder, x: Scalar, i: Scalar, j: Scalar, *k: Scalar) -> Scalar:
+        return b.apply("select", b.apply(op, j, i + k[0] if k else i), x, 0)
+
+    ks = () if diagonal is None else (moves.reshape(ctx, diagonal, ()),)
+    return ctx.map1(fn, source, rows, cols, *ks, shape=shape)

@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 
 from elk_ir.dialects.te.attrs import Map
 from elk_ir.dialects.te.interface import accumulator
-from elk_ir.dialects.te.ops import Combiner, CombinerAttr, ReduceOp
+from elk_ir.dialects.te.ops import Combiner, CombinerAttr, ReduceOp, reduction_neutral
 from elk_ir.dialects.types import tensor_type
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.passes.onnx_lowerings import moves
@@ -24,12 +24,12 @@ from elk_ir.passes.onnx_lowerings.context import (
     Context,
     Fn,
     Node,
-    Unsupported,
     dtype_of_value,
     epilogue,
     lowers,
     shape_of,
 )
+from elk_ir.passes.onnx_lowerings.indexing import arg_reduce
 from elk_ir.passes.onnx_lowerings.products import contract
 from elk_ir.passes.onnx_lowerings.reductions import reduce
 from elk_ir.plan.domain import AxisExpr
@@ -246,14 +246,60 @@ def _pool(
 
 
 @lowers("MaxPool")
-def _max_pool(ctx: Context, node: Node) -> SSAValue:
-    """The largest element of each window."""
-    if node.wants(1):
-        raise Unsupported("the indices of MaxPool")
+def _max_pool(ctx: Context, node: Node) -> list[SSAValue | None]:
+    """The largest element of each window, and where it lies."""
     x = node.operand(0)
     spatial, target = shape_of(x)[2:], node.shape()
     window = window_of(node, spatial, node.attr("kernel_shape"), target[2:])
-    return _pool(ctx, x, window, (target, node.dtype()), Combiner.MAX)
+    largest = _pool(ctx, x, window, (target, node.dtype()), Combiner.MAX)
+    if not node.wants(1):
+        return [largest]
+    return [largest, _max_positions(ctx, x, window, target, bool(node.attr("storage_order")))]
+
+
+def _max_positions(
+    ctx: Context, x: SSAValue, window: Window, target: Sequence[int], column_major: bool
+) -> SSAValue:
+    """The flat index (in all of the data) of the first largest element of each window."""
+    spatial, dtype = shape_of(x)[2:], dtype_of_value(x)
+    rank = len(spatial)
+    # Every window in a row of its own: what lies outside the data must never be the largest.
+    lowest = reduction_neutral(Combiner.MAX, dtype)
+    padded = moves.pad(ctx, x, [0, 0, *window.before], [0, 0, *window.after], lowest)
+    domain = Domain()
+    outer = domain.parallel(target, "o")
+    inner = domain.parallel(window.kernel, "k")
+    reads = (
+        total(scaled(o, s), scaled(k, d))
+        for o, k, s, d in zip(outer[2:], inner, window.strides, window.dilations, strict=True)
+    )
+    rows = [*target, *window.kernel]
+    windows = moves.move(ctx, padded, rows, domain, (*outer[:2], *reads), (*outer, *inner))
+    flat = moves.reshape(ctx, windows, [*target, prod(window.kernel)])
+    first = arg_reduce(ctx, flat, len(target), smallest=False, last=False)
+    # Axis by axis, the position in the window becomes one in the data: slowest axis first.
+    strides = [prod(spatial[i + 1 :]) for i in range(rank)]
+    if column_major:
+        strides = [prod(spatial[:i]) for i in range(rank)]
+    origins = [
+        ctx.constant(
+            (np.arange(target[2 + i]) * window.strides[i] - window.before[i]).reshape(
+                -1, *[1] * (rank - 1 - i)
+            )
+        )
+        for i in range(rank)
+    ]
+    plane = np.arange(prod(target[:2])).reshape(*target[:2], *[1] * rank) * prod(spatial)
+
+    def fn(b: BodyBuilder, position: Scalar, base: Scalar, *starts: Scalar) -> Scalar:
+        index = base
+        for i in range(rank):
+            k = b.apply("div", position, prod(window.kernel[i + 1 :]))
+            k = b.apply("mod", k, window.kernel[i])
+            index = index + (starts[i] + k * window.dilations[i]) * strides[i]
+        return index
+
+    return ctx.map1(fn, first, ctx.constant(plane), *origins, shape=target)
 
 
 @lowers("AveragePool")
