@@ -33,8 +33,14 @@ DEFAULT_POLICY = "search"
 RESIDENT = "resident"
 """The policy of chips without HBM: all weights are on chip before a run starts."""
 
-TARGETS = ("ipu",)
+GPIPE = "gpipe"
+"""The policy of NorthPole appliances: micro-batches through stages that hold everything."""
+
+TARGETS = ("ipu", "northpole")
 """Machines that a program can be lowered to."""
+
+NORTHPOLE_OPTIONS = ("precision", "cards", "users", "route")
+"""What `northpole-map-stages` can be told about a mapping, beside its chip."""
 
 TRACEBACK = "ELK_TRACEBACK"
 """Environment variable: a defect of the compiler then shows its traceback."""
@@ -67,12 +73,13 @@ def compile_model(
     model: str | Path | bytes | ModelProto,
     *,
     chip: str | Path | Chip,
-    target: str = "ipu",
+    target: str | None = None,
     policy: str | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    mapping: Mapping[str, str | int] | None = None,
     simulate: bool = True,
     progress: Report | None = None,
 ) -> Program:
@@ -80,22 +87,23 @@ def compile_model(
 
     model: the path of a `.onnx` file, its bytes, or an onnx.ModelProto.
     chip: a built-in name, the path of a chip file, or a Chip.
+    target: the machine to lower to (None: what the chip is).
     policy: how preloads are scheduled (None: the best one there is; the report names it).
     dims, input_shapes: bind symbolic dimensions by name, or by the shapes of inputs.
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
     time_budget_s: how long to search for a better program; the best one so far is returned.
+    mapping: for northpole, options of `northpole-map-stages`: precision, cards, users, route.
     simulate: whether the report says how long the program takes on the chip.
     progress: called with a line about each step.
 
     Raises ElkError, with one message, when the model or the chip is no good or when the model does
     not fit the chip. Weights are not read and need not exist.
     """
-    from elk_ir.program import Program
     from elk_ir.report_json import build_report, operator_table
 
     started = time.process_time()
     machine = resolve_chip(chip)
-    check_target(target, machine)
+    target = resolve_target(target, machine)
     with quiet_collector():
         module, source = import_source(
             model, machine, dims=dims, input_shapes=input_shapes, progress=progress
@@ -108,6 +116,7 @@ def compile_model(
             policy=policy,
             kv_capacity=kv_capacity,
             time_budget_s=time_budget_s,
+            mapping=mapping,
         )
 
         def after(done: ModulePass, module: ModuleOp) -> None:
@@ -121,12 +130,15 @@ def compile_model(
         middle, last = split_at(back, f"convert-icca-to-{target}")
         run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
         levels["icca"] = module.clone()
-        operators = operator_table(module)
+        operators = [] if target == "northpole" else operator_table(module)
         run_passes(ctx, module, last, model=source.name, progress=progress)
         levels[target] = module
         if simulate and progress is not None:
             progress("simulating")
-        report = build_report(
+        build = build_report
+        if target == "northpole":
+            from elk_ir.targets.northpole.compiled import build_northpole_report as build
+        report = build(
             levels["icca"],
             module,
             operators,
@@ -139,7 +151,20 @@ def compile_model(
         )
         report["compile_cpu_s"] = time.process_time() - started
         report["compile_peak_rss_bytes"] = peak_rss_bytes()
-    return Program(levels=levels, report=report, chip=machine, source=source, signature=signature)
+    return program_class(target)(
+        levels=levels, report=report, chip=machine, source=source, signature=signature
+    )
+
+
+def program_class(target: str) -> type[Program]:
+    """The kind of program that is compiled for a target."""
+    if target == "northpole":
+        from elk_ir.targets.northpole.compiled import NorthpoleProgram
+
+        return NorthpoleProgram
+    from elk_ir.program import Program
+
+    return Program
 
 
 # ---------------------------------------------------------------------- what goes in
@@ -152,10 +177,19 @@ def resolve_chip(chip: str | Path | Chip) -> Chip:
     return chip if isinstance(chip, Chip) else load_chip(str(chip))
 
 
-def check_target(target: str, chip: Chip) -> None:
-    """Raises ElkError for a target that does not exist."""
+def resolve_target(target: str | None, chip: Chip) -> str:
+    """The target by name, or the one that the chip is. Raises ElkError for one that does not exist,
+    and for cards where the chip is none."""
+    if target is None:
+        return "northpole" if chip.northpole is not None else "ipu"
     if target not in TARGETS:
         raise ElkError(f"unknown target {target!r}", hint=f"the targets are: {', '.join(TARGETS)}")
+    if target == "northpole" and chip.northpole is None:
+        raise ElkError(
+            f"chip {chip.name!r} is no NorthPole machine: it has no [northpole] section",
+            hint="use northpole-16, northpole, or a file that extends one of them",
+        )
+    return target
 
 
 def import_source(
@@ -223,25 +257,14 @@ def signature_of(module: ModuleOp) -> Signature:
 
 
 def context() -> Context:
-    """A context that knows the dialects of every level; they are imported when first used."""
-    from elk_ir.universe import ELK_UNIVERSE
+    """A context that knows every dialect: ours, upstream's, and those of extensions; each is
+    imported when it is first used. Raises ElkError for a broken extension."""
+    from elk_ir import extensions
+    from elk_ir.universe import all_dialects
 
     ctx = Context()
-    for name, factory in ELK_UNIVERSE.all_dialects.items():
+    for name, factory in all_dialects(extensions.universe()).items():
         ctx.register_dialect(name, factory)
-
-    def builtin() -> object:
-        from xdsl.dialects.builtin import Builtin
-
-        return Builtin
-
-    def func() -> object:
-        from xdsl.dialects.func import Func
-
-        return Func
-
-    ctx.register_dialect("builtin", builtin)  # pyright: ignore[reportArgumentType]
-    ctx.register_dialect("func", func)  # pyright: ignore[reportArgumentType]
     return ctx
 
 
@@ -252,6 +275,7 @@ def pipeline(
     policy: str | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    mapping: Mapping[str, str | int] | None = None,
 ) -> tuple[ModulePass, ...]:
     """The passes that lead from onnx to `target`, in order. Raises ElkError for a bad option.
 
@@ -263,6 +287,10 @@ def pipeline(
     from elk_ir.tools.opt_pipeline import parse_passes
     from elk_ir.universe import ELK_UNIVERSE
 
+    if target == "northpole":
+        return _northpole_pipeline(policy, kv_capacity, mapping or {})
+    if mapping:
+        raise ElkError(f"{', '.join(mapping)}: only the northpole target has a stage map")
     known = tuple(POLICIES) if chip.hbm is not None else (RESIDENT,)
     policy = policy or (DEFAULT_POLICY if chip.hbm is not None else RESIDENT)
     if policy not in known:
@@ -270,11 +298,7 @@ def pipeline(
         raise ElkError(
             f"unknown policy {policy!r}", hint=f"the policies for {chip.name!r} are: {listed}"
         )
-    if kv_capacity is not None and kv_capacity < 1:
-        raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
-    names = ["convert-onnx-to-te", "te-pipeline"]
-    if kv_capacity is not None:
-        names.append(f"te-state-capacity{{entries={kv_capacity}}}")
+    names = _front_end(kv_capacity)
     schedule = f"icca-schedule{{policy={policy}}}" if chip.hbm else "icca-make-resident"
     names += ["convert-te-to-icca", schedule, "icca-allocate", "icca-verify-program"]
     names += [f"convert-icca-to-{target}", f"{target}-verify-program"]
@@ -282,6 +306,46 @@ def pipeline(
     if chip.hbm is None:
         passes = tuple(p for p in passes if p.name != "te-roll-layers")
     return tuple(_with_budget(each, time_budget_s) for each in passes)
+
+
+def _front_end(kv_capacity: int | None) -> list[str]:
+    """What leads to te, for every target."""
+    if kv_capacity is not None and kv_capacity < 1:
+        raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
+    names = ["convert-onnx-to-te", "te-pipeline"]
+    if kv_capacity is not None:
+        names.append(f"te-state-capacity{{entries={kv_capacity}}}")
+    return names
+
+
+def _northpole_pipeline(
+    policy: str | None, kv_capacity: int | None, mapping: Mapping[str, str | int]
+) -> tuple[ModulePass, ...]:
+    """The passes of the northpole target: nothing is fetched, so nothing is scheduled, and layers
+    stay rolled, because a block is one program for all layers."""
+    from elk_ir.pipelines import PIPELINES
+    from elk_ir.tools.opt_pipeline import parse_passes
+    from elk_ir.universe import ELK_UNIVERSE
+
+    if policy not in (None, GPIPE):
+        raise ElkError(f"unknown policy {policy!r}", hint=f"the northpole target has one: {GPIPE}")
+    unknown = [name for name in mapping if name not in NORTHPOLE_OPTIONS]
+    if unknown:
+        raise ElkError(
+            f"unknown mapping option {unknown[0]!r}",
+            hint=f"the options are: {', '.join(NORTHPOLE_OPTIONS)}",
+        )
+    given = {"precision": "auto", **mapping}
+    options = " ".join(f"{name}={value}" for name, value in given.items())
+    names = [
+        *_front_end(kv_capacity),
+        f"northpole-map-stages{{{options}}}",
+        "convert-te-to-icca",
+        "northpole-place",
+        "convert-icca-to-northpole",
+        "northpole-verify-program",
+    ]
+    return tuple(parse_passes(",".join(names), ELK_UNIVERSE.all_passes, PIPELINES, origin="elk"))
 
 
 def _with_budget(each: ModulePass, time_budget_s: float | None) -> ModulePass:

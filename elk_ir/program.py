@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from elk_ir.compiler import Signature, Source, chip_of_module, context
+from elk_ir.compiler import Signature, Source, chip_of_module, context, program_class
 from elk_ir.errors import ElkError
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
@@ -242,7 +242,7 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
     base = folder / relative if isinstance(relative, str) else None
     if weights_dir is not None:
         base = Path(weights_dir)
-    return Program(
+    return program_class(target_name)(
         levels={"icca": folder / PROGRAM_FILE, target_name: target},
         report=report,
         chip=chip_of_module(target),

@@ -66,8 +66,8 @@ def build_report(
         "hbm_footprint_bytes": hbm_footprint_bytes(program),
         "sram_peak_bytes": sram_peak_bytes(target),
         "sram_capacity_bytes": chip.usable_sram_per_core_bytes,
-        "inputs": [_spec_json(s) for s in signature.inputs],
-        "outputs": [_spec_json(s) for s in signature.outputs],
+        "inputs": [spec_json(s) for s in signature.inputs],
+        "outputs": [spec_json(s) for s in signature.outputs],
         "states": state_table(program),
         "operators": operators,
     }
@@ -111,7 +111,8 @@ def tokens_per_run(program: ModuleOp, signature: Signature) -> int | None:
     return states[0]["shape"][0] if states else None
 
 
-def _spec_json(spec: TensorSpec) -> dict[str, Any]:
+def spec_json(spec: TensorSpec) -> dict[str, Any]:
+    """An input or output as `report.json` spells it; `signature_from_report` reads it."""
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
 
 

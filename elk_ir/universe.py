@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from xdsl.ir import Dialect
 from xdsl.universe import Universe
 
 DIALECTS: dict[str, str] = {
@@ -21,8 +22,18 @@ DIALECTS: dict[str, str] = {
     "te": "elk_ir.dialects.te:TE",
 }
 
+# Upstream's dialects with what xDSL lacks of them. They can't be in our universe, where a name that
+# is in use is an error; `all_dialects` puts them in the place of xDSL's.
+UPSTREAM: dict[str, str] = {
+    "linalg": "elk_ir.dialects.linalg:LINALG",
+}
+
 PASSES: dict[str, str] = {
     "convert-icca-to-ipu": "elk_ir.passes.convert_icca_to_ipu:ConvertIccaToIpuPass",
+    "convert-icca-to-northpole": (
+        "elk_ir.passes.convert_icca_to_northpole:ConvertIccaToNorthpolePass"
+    ),
+    "convert-linalg-to-te": "elk_ir.passes.convert_linalg_to_te:ConvertLinalgToTePass",
     "convert-onnx-to-te": "elk_ir.passes.convert_onnx_to_te:ConvertOnnxToTePass",
     "convert-te-to-icca": "elk_ir.passes.convert_te_to_icca:ConvertTeToIccaPass",
     "icca-allocate": "elk_ir.passes.icca_allocate:IccaAllocatePass",
@@ -35,6 +46,10 @@ PASSES: dict[str, str] = {
     "icca-verify-program": "elk_ir.passes.icca_verify_program:IccaVerifyProgramPass",
     "ipu-verify-program": "elk_ir.passes.ipu_verify_program:IpuVerifyProgramPass",
     "northpole-map-stages": "elk_ir.passes.northpole_map_stages:NorthpoleMapStagesPass",
+    "northpole-place": "elk_ir.passes.northpole_place:NorthpolePlacePass",
+    "northpole-verify-program": (
+        "elk_ir.passes.northpole_verify_program:NorthpoleVerifyProgramPass"
+    ),
     "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-fold-views": "elk_ir.passes.te_fold_views:TeFoldViewsPass",
@@ -45,6 +60,7 @@ PASSES: dict[str, str] = {
     "te-make-state": "elk_ir.passes.te_make_state:TeMakeStatePass",
     "te-mask-state": "elk_ir.passes.te_mask_state:TeMaskStatePass",
     "te-merge-products": "elk_ir.passes.te_merge_products:TeMergeProductsPass",
+    "te-quantize": "elk_ir.passes.te_quantize:TeQuantizePass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
     "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
 }
@@ -82,3 +98,8 @@ ELK_UNIVERSE = Universe(
     all_targets=lazy(TARGETS),
     all_frontends=lazy(FRONTENDS),
 )
+
+
+def all_dialects(universe: Universe) -> dict[str, Callable[[], Dialect]]:
+    """The dialects of a universe, those that we complete in the place of xDSL's own."""
+    return {**universe.all_dialects, **lazy(UPSTREAM)}

@@ -23,7 +23,12 @@ from elk_ir.northpole.network import Block, Precision, Task, parse_precision
 from elk_ir.northpole.pipeline import send_bytes
 from elk_ir.northpole.timing import Assumptions
 from elk_ir.passes.te_support import fresh_symbol
-from elk_ir.targets.northpole.extract import Part, graph_precision, network_and_parts
+from elk_ir.targets.northpole.extract import (
+    Part,
+    graph_precision,
+    is_quantized,
+    network_and_parts,
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,9 @@ class NorthpoleMapStagesPass(ModulePass):
     It reads te rather than icca: a NorthPole card fetches nothing, so there are no preloads to
     plan, and where a weight lies is decided for all tokens at once. The te function stays; blocks
     and a `northpole.program` join it. `precision` is what the model is quantised to (`graph`: the
-    types it has, which must be integers); weights are counted at that size. `chip` is the module's
-    `icca.chip`, or northpole-16. Fails, with numbers, when something does not fit.
+    types it has, which must be integers; `auto`: those if they are, else w4a4); weights are counted
+    at that size. `chip` is the module's `icca.chip`, or northpole-16. Fails, with numbers, when
+    something does not fit.
     """
 
     name = "northpole-map-stages"
@@ -79,11 +85,11 @@ class NorthpoleMapStagesPass(ModulePass):
         return load_chip(self.chip or "northpole-16")
 
     def _precision(self, module: ModuleOp) -> Precision:
-        return (
-            graph_precision(module)
-            if self.precision == "graph"
-            else parse_precision(self.precision)
-        )
+        if self.precision == "auto":
+            return graph_precision(module) if is_quantized(module) else parse_precision("w4a4")
+        if self.precision == "graph":
+            return graph_precision(module)
+        return parse_precision(self.precision)
 
 
 def _place(mapping: Mapping, task: Task, ways: int) -> northpole.PlaceOp:

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 # Flags that say how to compile, which a program that is compiled already does not take.
-_COMPILE_FLAGS = ("chip", "target", "policy", "dim", "kv_capacity", "time_budget")
+_COMPILE_FLAGS = (
+    "chip",
+    "target",
+    "policy",
+    "dim",
+    "kv_capacity",
+    "time_budget",
+    "precision",
+    "cards",
+    "users",
+    "route",
+)
 
 
 def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -> None:
@@ -33,7 +44,9 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         metavar="CHIP",
         help="a built-in chip (`elk chips` lists them) or the path of a chip file (.toml)",
     )
-    group.add_argument("--target", metavar="NAME", help="machine to lower to (default: ipu)")
+    group.add_argument(
+        "--target", metavar="NAME", help="machine to lower to: ipu, northpole (default: the chip's)"
+    )
     group.add_argument(
         "--policy", metavar="NAME", help="scheduling policy (default: the best one there is)"
     )
@@ -54,6 +67,21 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         type=float,
         metavar="SECONDS",
         help="stop searching after this long and take the best program so far",
+    )
+
+    cards = parser.add_argument_group("mapping to NorthPole cards")
+    cards.add_argument(
+        "--precision",
+        metavar="NAME",
+        help="what the model is quantised to: w4a4, w8a8, w4a8kv8, …, or graph, the types it has"
+        " (default: graph if it is quantised, else w4a4)",
+    )
+    cards.add_argument("--cards", type=int, metavar="N", help="cards to use (default: all)")
+    cards.add_argument(
+        "--users", type=int, metavar="N", help="users at once (default: as many as fit the rule)"
+    )
+    cards.add_argument(
+        "--route", metavar="NAME", help="how cards send: direct (default), or through the host"
     )
 
 
@@ -115,6 +143,14 @@ def inputs_for(
     return check_inputs(given, signature.inputs, where=args.inputs)
 
 
+def mapping_of(args: argparse.Namespace) -> dict[str, str | int]:
+    """The options of the stage map that were given."""
+    from elk_ir.compiler import NORTHPOLE_OPTIONS
+
+    given = {name: getattr(args, name, None) for name in NORTHPOLE_OPTIONS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def compile_from_args(
     args: argparse.Namespace,
     say: Say,
@@ -131,12 +167,13 @@ def compile_from_args(
     return compile_model(
         args.model,
         chip=args.chip,
-        target=args.target or "ipu",
+        target=args.target,
         policy=args.policy,
         dims=dims_of(args),
         input_shapes=None if inputs is None else {n: a.shape for n, a in inputs.items()},
         kv_capacity=args.kv_capacity,
         time_budget_s=args.time_budget,
+        mapping=mapping_of(args),
         simulate=simulate,
         progress=say,
     )
@@ -222,6 +259,8 @@ def short(text: str, width: int = 48) -> str:
 
 def summary(report: Mapping[str, Any]) -> str:
     """A compiled program in a few lines."""
+    if report["target"] == "northpole":
+        return _northpole_summary(report)
     share = report["sram_peak_bytes"] / report["sram_capacity_bytes"]
     operators = report["operators"]
     runs = sum(o["count"] for o in operators)
@@ -244,5 +283,46 @@ def summary(report: Mapping[str, Any]) -> str:
         lines.append(
             f"  state          {state['name']}: {state['layers']} x {state['dtype']}"
             f"{state['shape']}, {state['length']} of {state['capacity']} entries filled"
+        )
+    return "\n".join(lines)
+
+
+def _northpole_summary(report: Mapping[str, Any]) -> str:
+    """A program of cards in a few lines."""
+    share = report["sram_peak_bytes"] / report["sram_capacity_bytes"]
+    fullest = max(report["stages"], key=lambda stage: stage["card_bytes"])
+    precision = report["precision"]["name"]
+    planned = "" if report["quantized"] else " (planned: the graph is not quantised)"
+    lines = [
+        f"{report['model']} for {report['chip']} (northpole), {report['policy']},"
+        f" {precision}{planned}",
+        f"  cards          {report['cards']}, in {len(report['stages'])} stages",
+        f"  users          {report['mini_batch']} in {report['micro_batches']} micro-batches of"
+        f" {report['micro_batch']}; memory admits {report['users_by_memory']}",
+        f"  fullest card   {fullest['card_bytes']:,} bytes ('{fullest['name']}':"
+        f" {fullest['weight_bytes']:,} weights, {fullest['kv_bytes']:,} KV)",
+        f"  fullest core   {report['sram_peak_bytes']:,} of {report['sram_capacity_bytes']:,} bytes"
+        f" ({share:.0%})",
+        f"  limit          {report['limit']}",
+    ]
+    if "tokens_per_s" in report:
+        lines += [
+            f"  decoding       {report['tokens_per_s']:,.0f} tokens a second,"
+            f" {report['latency_per_token_s'] * 1e3:.3f} ms a token and user",
+            f"  run            {report['prompt_tokens']} prompt tokens in"
+            f" {report['prompt_time_s']:.4g} s, {report['generated_tokens']} generated in"
+            f" {report['generation_time_s']:.4g} s",
+        ]
+    elif "samples_per_s" in report:
+        lines.append(
+            f"  rate           {report['samples_per_s']:,.0f} samples a second,"
+            f" {report['latency_s'] * 1e6:.1f} µs each, bound by {report['bound_by']}"
+        )
+    if "power_w" in report:
+        lines.append(f"  power          {report['power_w']:.0f} W")
+    if report["graph_batch"] != report["micro_batch"] and report["states"]:
+        lines.append(
+            f"  note           the program takes {report['graph_batch']} users a pass; bind the"
+            f" batch to {report['micro_batch']} for whole micro-batches"
         )
     return "\n".join(lines)

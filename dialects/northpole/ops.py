@@ -77,6 +77,10 @@ def contents(region: Region) -> list[Operation]:
     return [op for block in region.blocks for op in block.ops]
 
 
+def _tasks(region: Region) -> tuple[Task, ...]:
+    return tuple(op.task.data for op in contents(region) if isinstance(op, PlaceOp | ExecuteOp))
+
+
 def _number(value: int) -> IntegerAttr[I64]:
     return IntegerAttr(value, i64)
 
@@ -108,7 +112,8 @@ class TensorOp(IRDLOperation):
 
     Weights and states stay in the cores that use them; each micro-batch has states of its own.
     Inputs and outputs of the graph are the host's. A weight has a value; a state an axis of which
-    `length` entries are filled when a run of the graph starts.
+    `length` entries are filled when a run of the graph starts; with `steps` (one a layer) it holds
+    integers that stand for themselves times the step.
     """
 
     name = "northpole.tensor"
@@ -121,6 +126,7 @@ class TensorOp(IRDLOperation):
     length = opt_prop_def(IntegerAttr[I64])
     inputs = opt_prop_def(ArrayAttr[StringAttr])
     outputs = opt_prop_def(ArrayAttr[StringAttr])
+    steps = opt_prop_def(DenseIntOrFPElementsAttr)
     traits = traits_def(SymbolOpInterface())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
@@ -346,9 +352,7 @@ class BlockOp(IRDLOperation):
     @property
     def tasks(self) -> tuple[Task, ...]:
         """What its operators ask of the units, in order."""
-        return tuple(
-            op.task.data for op in contents(self.body) if isinstance(op, PlaceOp | ExecuteOp)
-        )
+        return _tasks(self.body)
 
     def verify_(self) -> None:
         for op in contents(self.body):
@@ -406,6 +410,11 @@ class HostOp(IRDLOperation):
             properties={"sym_name": StringAttr(symbol)},
             regions=[Region(Block(places))],
         )
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What the host runs, in order."""
+        return _tasks(self.body)
 
     def verify_(self) -> None:
         _check_yield(self, contents(self.body), f"host @{self.sym_name.data}")

@@ -85,11 +85,16 @@ class Mapping:
 
     def framebuffer_bytes(self, stage: Stage) -> int:
         """Inputs and outputs of a micro-batch, two of each (one moves while the other is used)."""
-        first, last = stage.blocks[0], stage.blocks[-1]
-        out_bits = self.assumptions.logit_bits if stage.head else self.assumptions.residual_bits
-        size = first.in_elements * self.assumptions.residual_bits
-        size += ceil_div(last.out_elements, len(stage.cards) if stage.head else 1) * out_bits
-        return 2 * self.micro_batch * ceil_div(size, 8)
+        return self.micro_batch * user_framebuffer_bytes(stage, self.assumptions)
+
+
+def user_framebuffer_bytes(stage: Stage, assumptions: Assumptions) -> int:
+    """What one user of a micro-batch takes of a card's framebuffer, two of each."""
+    first, last = stage.blocks[0], stage.blocks[-1]
+    out_bits = assumptions.logit_bits if stage.head else assumptions.residual_bits
+    size = first.in_elements * assumptions.residual_bits
+    size += ceil_div(last.out_elements, len(stage.cards) if stage.head else 1) * out_bits
+    return 2 * ceil_div(size, 8)
 
 
 def _stage_cost(mapping: Mapping, stage: Stage, rows: float) -> Cost:
@@ -224,7 +229,8 @@ def map_network(
     layers = sum(not s.head for s in stages)
     if users is None:
         micro_batches = min(layers, by_memory)
-        mini_batch = by_memory // micro_batches * micro_batches
+        micro_batch = min(by_memory // micro_batches, _framebuffer_users(chip, assumptions, stages))
+        mini_batch = max(1, micro_batch) * micro_batches
     else:
         mini_batch = users
         micro_batches = ceil_div(users, ceil_div(users, layers))
@@ -484,8 +490,20 @@ def _limit(
     if by_memory < layers:
         return f"{memory}, fewer than the {layers} stages: the pipeline cannot be filled"
     left = by_memory - mini_batch
+    if by_memory // micro_batches > mini_batch // micro_batches:
+        return (
+            f"{memory}; framebuffers hold micro-batches of {mini_batch // micro_batches}, so"
+            f" {micro_batches} of them (one a layer stage) take {mini_batch}"
+        )
     rule = f"{micro_batches} micro-batches (one a layer stage) of {mini_batch // micro_batches}"
     return f"{memory}; the rule of {rule} takes {mini_batch} and leaves room for {left}"
+
+
+def _framebuffer_users(chip: Chip, assumptions: Assumptions, stages: Sequence[Stage]) -> int:
+    """The largest micro-batch that every framebuffer holds."""
+    return card_of(chip).framebuffer_bytes // max(
+        user_framebuffer_bytes(s, assumptions) for s in stages
+    )
 
 
 def _check_framebuffer(mapping: Mapping) -> None:

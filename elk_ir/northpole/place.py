@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from elk_ir.northpole.bytes import ceil_div, placement
 from elk_ir.northpole.network import Task
 from elk_ir.plan.domain import DimKind, Operator
 from elk_ir.plan.plan import Plan, normal_form, plan_errors, simple_plan
+from elk_ir.plan.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,14 @@ def division_errors(plan: Plan, ways: int, dim: int | None) -> list[str]:
     return []
 
 
-def where(plan: Plan, ways: int, dim: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Card of the stage, and core of that card, of each core number of `plan`: (plan.cores,) each.
+def where(s: Sharding, ways: int, dim: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Card of the stage, and core of that card, of each core number of a plan: (plan.cores,) each.
     Without a divided dimension all numbers are cores of card 0, and the others do the same."""
-    number = np.arange(plan.cores)
+    number = np.arange(s.plan.cores)
     if dim is None or ways == 1:
         return np.zeros_like(number), number
-    stride = prod(plan.grid[dim + 1 :])
-    coordinate = number // stride % plan.grid[dim]
-    card = coordinate // (plan.grid[dim] // ways)
+    coordinate = np.broadcast_to(s.coordinate(dim).evaluate(c=number, s=0), number.shape)
+    card = coordinate // (s.plan.grid[dim] // ways)
     core = np.empty_like(number)
     for w in range(ways):
         mine = card == w
@@ -74,7 +73,8 @@ def choose_division(
     and the sums cross; elsewhere the outputs are divided.
     """
     rows, cols = placement(task, ways, context, cores)
-    held = [*weights, *states]
+    # Scales of a norm are weights that nothing is multiplied with on the matrix units.
+    held = [*(weights if task.matrix is not None else ()), *states]
     dims = sorted({d for v in held for d in op.operands[v].dims}) if held else []
     inner = [d for d in dims if op.dims[d].kind is DimKind.REDUCTION]
     outer = [d for d in dims if op.dims[d].kind is DimKind.PARALLEL]

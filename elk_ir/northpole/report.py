@@ -15,9 +15,9 @@ from elk_ir.northpole.pipeline import (
     Steady,
     chunk_tokens,
     decode_intervals,
-    simulate,
     steady_state,
 )
+from elk_ir.northpole.pipeline import simulate as simulate_run
 from elk_ir.northpole.timing import card_of
 
 FORMATS = ("text", "json", "svg")
@@ -46,6 +46,11 @@ def _stage_s(mapping: Mapping, stage: Stage) -> tuple[float, float]:
 
 def stage_map_json(mapping: Mapping) -> str:
     """One JSON object; field names carry units."""
+    return json.dumps(stage_map_fields(mapping), indent=2) + "\n"
+
+
+def stage_map_fields(mapping: Mapping, *, simulate: bool = True) -> dict[str, Any]:
+    """What the JSON says: bytes and times of stages, and (`simulate`) of the run as a whole."""
     result: dict[str, Any] = {
         "model": mapping.network.name,
         "chip": mapping.chip.name,
@@ -62,11 +67,12 @@ def stage_map_json(mapping: Mapping) -> str:
         "mini_batch_by_micro_batches": {str(m): n for m, n in mapping.table},
         "stages": [_stage_json(mapping, s) for s in mapping.stages],
     }
-    if has_state(mapping):
-        result |= {"policy": "gpipe", **asdict(simulate(mapping))}
-    else:
-        result |= {"policy": "steady", **asdict(steady_state(mapping))}
-    return json.dumps(result, indent=2) + "\n"
+    if simulate and has_state(mapping):
+        result |= {"policy": "gpipe", **asdict(simulate_run(mapping))}
+    elif simulate:
+        power = card_of(mapping.chip).measured_power_per_card_w * mapping.cards
+        result |= {"policy": "steady", "power_w": power, **asdict(steady_state(mapping))}
+    return result
 
 
 def _stage_json(mapping: Mapping, stage: Stage) -> dict[str, Any]:
@@ -128,7 +134,7 @@ def _lines(mapping: Mapping) -> Iterator[str]:
     )
     yield ""
     if has_state(mapping):
-        yield from _run_lines(mapping, simulate(mapping))
+        yield from _run_lines(mapping, simulate_run(mapping))
     else:
         yield from _steady_lines(steady_state(mapping))
     yield f"a dependent phase costs {overhead * 1e6:.2f} µs (calibrated), the rest is computed"

@@ -217,3 +217,37 @@ def epilogue(
 
 def fill(values: np.ndarray, tile: Tile, dims: Sequence[int]) -> np.ndarray:
     return np.broadcast_to(values, (tile.cores, *(tile.size[d] for d in dims)))
+
+
+def image_mask(tile: Tile, access: Access) -> np.ndarray | None:
+    """bool (cores, block…): elements of an operand's block that lie inside the tensor and in the
+    image of the tile's valid points; None when all of them do."""
+    if tile.is_full and _image_inside(tile, access):
+        return None
+    shape = access.block_shape(tile.size)
+    mask = np.ones((tile.cores, *shape), dtype=bool)
+    for j, axis in enumerate(access.axes):
+        nominal = np.full(tile.cores, axis.offset, dtype=np.int64)
+        lo, hi = nominal.copy(), nominal + 1
+        for d, k in axis.terms:
+            first, points, far = tile.origin[:, d], tile.valid[:, d], tile.size[d] - 1
+            nominal = nominal + k * (first if k > 0 else first + far)
+            lo = lo + k * (first if k > 0 else first + points - 1)
+            hi = hi + k * (first + points - 1 if k > 0 else first)
+        lo, hi = np.maximum(lo, 0), np.minimum(hi, access.shape[j])
+        index = nominal[:, None] + np.arange(shape[j])
+        inside = (index >= lo[:, None]) & (index < hi[:, None])
+        mask &= inside.reshape(tile.cores, *(-1 if i == j else 1 for i in range(len(shape))))
+    mask &= (tile.valid > 0).all(axis=1).reshape(tile.cores, *[1] * len(shape))
+    return None if mask.all() else mask
+
+
+def _image_inside(tile: Tile, access: Access) -> bool:
+    for j, axis in enumerate(access.axes):
+        lo = np.full(tile.cores, axis.offset, dtype=np.int64)
+        for d, k in axis.terms:
+            first = tile.origin[:, d]
+            lo = lo + k * (first if k > 0 else first + tile.size[d] - 1)
+        if lo.min(initial=0) < 0 or lo.max(initial=0) + axis.size(tile.size) > access.shape[j]:
+            return False
+    return True

@@ -102,6 +102,14 @@ def network_and_parts(module: ModuleOp) -> tuple[Network, tuple[Part, ...]]:
     return _checked(network), tuple(graph.parts)
 
 
+def is_quantized(module: ModuleOp) -> bool:
+    """Whether all products of the graph are of integers."""
+    products = [op for op in module.walk() if isinstance(op, StructuredOp) and _is_product(op)]
+    return bool(products) and all(
+        a.dtype in _INTEGERS for op in products for a in op.operator().operands[:2]
+    )
+
+
 def graph_precision(module: ModuleOp) -> Precision:
     """The precision that the graph itself has. Raises ModelError when a product is not of
     integers, saying how many are not."""

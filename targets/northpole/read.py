@@ -35,9 +35,7 @@ def mapping_of(module: ModuleOp) -> Mapping:
     host = ()
     for op in northpole.contents(program.body):
         if isinstance(op, northpole.HostOp):
-            host = tuple(
-                p.task.data for p in northpole.contents(op.body) if isinstance(p, northpole.PlaceOp)
-            )
+            host = op.tasks
         if not isinstance(op, northpole.StageOp):
             continue
         symbols = [ref.root_reference.data for ref in op.blocks]
@@ -76,10 +74,9 @@ def mapping_of(module: ModuleOp) -> Mapping:
 
 
 def _block(op: northpole.BlockOp) -> Block:
-    places = [p for p in northpole.contents(op.body) if isinstance(p, northpole.PlaceOp)]
     return Block(
         op.label.data,
-        tuple(p.task.data for p in places),
+        op.tasks,
         op.phases.value.data,
         op.in_elements.value.data,
         op.out_elements.value.data,

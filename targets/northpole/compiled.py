@@ -1,0 +1,214 @@
+"""A compiled program of cards: its report, what is written beside it, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from elk_ir import __version__
+from elk_ir.compiler import GPIPE, Signature
+from elk_ir.dialects import northpole
+from elk_ir.dialects.location import node_names
+from elk_ir.dialects.types import shape_dtype
+from elk_ir.errors import ElkError
+from elk_ir.northpole.network import Unit
+from elk_ir.northpole.pipeline import with_chip
+from elk_ir.northpole.report import (
+    has_state,
+    stage_map_fields,
+    stage_map_json,
+    stage_map_svg,
+    stage_map_text,
+)
+from elk_ir.numerics.compare import coarsest
+from elk_ir.numerics.tensors import check_inputs
+from elk_ir.passes.northpole_verify_program import stages_of
+from elk_ir.program import Program
+from elk_ir.report_json import spec_json, state_table, tokens_per_run
+from elk_ir.targets.northpole.memory import blocks_of, core_bytes, held_by, tensors_of
+from elk_ir.targets.northpole.read import mapping_of
+
+if TYPE_CHECKING:
+    from elk_ir.chips import Chip
+    from elk_ir.targets.northpole.runtime import Appliance
+
+MAP_FILES = {"map.txt": stage_map_text, "map.json": stage_map_json, "map.svg": stage_map_svg}
+"""What is written of a mapping besides its IR."""
+
+
+def build_northpole_report(
+    program: ModuleOp,
+    target: ModuleOp,
+    operators: list[dict[str, Any]],
+    *,
+    chip: Chip,
+    target_name: str,
+    model: str,
+    signature: Signature,
+    dims: Mapping[str, int],
+    simulate: bool,
+) -> dict[str, Any]:
+    """The report of a program of cards (docs/targets/northpole.md); `program` is icca.
+
+    Without `simulate` there are no fields about time. Raises ElkError for a context too short to
+    simulate a run.
+    """
+    mapping = with_chip(mapping_of(target), chip)
+    fields = stage_map_fields(mapping, simulate=simulate)
+    report: dict[str, Any] = {
+        "elk_ir_version": __version__,
+        "model": model,
+        "chip": chip.name,
+        "chip_hash": chip.content_hash(),
+        "target": target_name,
+        "policy": GPIPE,
+        "dims": dict(sorted(dims.items())),
+        "quantized": _quantized(target),
+        "graph_batch": mapping.network.batch,
+    }
+    tokens = tokens_per_run(program, signature)
+    if tokens is not None:
+        report["tokens_per_run"] = tokens
+    report |= {k: v for k, v in fields.items() if k not in ("model", "chip", "policy")}
+    if simulate:
+        report |= _time_fields(report, mapping.network.macs, has_state(mapping))
+    return report | {
+        "hbm_bytes": 0,
+        "hbm_footprint_bytes": 0,
+        "sram_peak_bytes": placed_core_bytes(target, chip),
+        "sram_capacity_bytes": chip.usable_sram_per_core_bytes,
+        "inputs": [spec_json(s) for s in signature.inputs],
+        "outputs": [spec_json(s) for s in signature.outputs],
+        "states": state_table(program),
+        "operators": operators or operator_rows(target),
+    }
+
+
+def _time_fields(report: Mapping[str, Any], macs: float, generates: bool) -> dict[str, float]:
+    """The names that all targets share: for a model that generates, of a whole mini-batch with its
+    prompts; for others of one sample."""
+    if not generates:
+        rate = report["samples_per_s"]
+        return {"time_s": report["latency_s"], "flops_per_s": 2 * macs * rate}
+    tokens = report["mini_batch"] * (report["prompt_tokens"] + report["generated_tokens"])
+    return {
+        "time_s": report["latency_s"],
+        "flops_per_s": 2 * macs * tokens / report["latency_s"],
+        "energy_j": report["power_w"] * report["latency_s"],
+    }
+
+
+def _quantized(target: ModuleOp) -> bool:
+    """Whether every product on the cards is of integers: else the precision is only planned."""
+    products = [
+        op
+        for block in blocks_of(target).values()
+        for op in northpole.contents(block.body)
+        if isinstance(op, northpole.ExecuteOp) and op.task.data.unit is Unit.MATRIX
+    ]
+    return all("int" in a.dtype for op in products for a in op.operator().operands[:2])
+
+
+def placed_core_bytes(target: ModuleOp, chip: Chip) -> int:
+    """Bytes that stay on the fullest core of the program, weights and caches of all users."""
+    blocks = blocks_of(target)
+    kinds = {name: op.kind.data for name, op in tensors_of(target).items()}
+    mapping = mapping_of(target)
+    fullest = 0.0
+    for stage in stages_of(target):
+        held = held_by(stage, blocks, kinds, mapping.precision)
+        fixed, states = core_bytes(stage, held, chip.cores_per_chip, mapping.micro_batches)
+        fullest = max(fullest, float((fixed + states).max()))
+    return int(fullest)
+
+
+def operator_rows(target: ModuleOp) -> list[dict[str, Any]]:
+    """One row for each operator of each block: its nodes, unit, grid and plan; `count` is how often
+    a pass runs it, and `cards` how many share it."""
+    counts: dict[str, int] = {}
+    for stage in stages_of(target):
+        for call in stage.calls:
+            symbol = call.block.root_reference.data
+            counts[symbol] = counts.get(symbol, 0) + 1
+    rows: list[dict[str, Any]] = []
+    for symbol, block in blocks_of(target).items():
+        for op in northpole.contents(block.body):
+            if not isinstance(op, northpole.ExecuteOp):
+                continue
+            operator, plan = op.operator(), op.partition()
+            rows.append(
+                {
+                    "name": op.task.data.name,
+                    "nodes": list(node_names(op)),
+                    "kind": operator.kind,
+                    "unit": op.task.data.unit.value,
+                    "block": symbol,
+                    "count": counts.get(symbol, 0),
+                    "extents": {d.name: d.extent for d in operator.dims},
+                    "grid": {d.name: f for d, f in zip(operator.dims, plan.grid, strict=True)},
+                    "cards": block.ways.value.data,
+                    "cores": plan.cores,
+                    "flops": float(operator.flops),
+                    "plan": str(op.plan),
+                }
+            )
+    return rows
+
+
+class NorthpoleProgram(Program):
+    """A model compiled for an appliance of cards."""
+
+    @property
+    def precision(self) -> str:
+        """The least precise float type among the program's tensors."""
+        types = [shape_dtype(op.type)[1] for op in tensors_of(self.target).values()]
+        return coarsest(types)
+
+    def emitted(self) -> dict[str, str]:
+        """The stage map as text, JSON and picture, by file name."""
+        mapping = mapping_of(self.target)
+        return {name: write(mapping) for name, write in MAP_FILES.items()}
+
+    def appliance(
+        self, *, micro_batches: int | None = None, random_weights: int | None = None
+    ) -> Appliance:
+        """The cards with the program and its weights on them, ready for `micro_batches` (the
+        program's). Raises ElkError for weights that are missing."""
+        from elk_ir.targets.northpole.runtime import Appliance
+
+        weights = self._weights
+        if random_weights is not None:
+            weights = weights.with_seed(random_weights)
+        return Appliance(
+            self.target,
+            weights.load,
+            self.chip,
+            self.signature,
+            micro_batches=micro_batches,
+        )
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        random_weights: int | None = None,
+        landing: str = "late",
+    ) -> dict[str, np.ndarray]:
+        """The outputs by name of one micro-batch, its states included, computed on the cores.
+
+        `landing` is of no meaning here: nothing is fetched. Raises ElkError for wrong inputs and
+        missing weights.
+        """
+        taken = check_inputs(inputs, self.signature.inputs)
+        appliance = self.appliance(micro_batches=1, random_weights=random_weights)
+        appliance.put(0, taken)
+        return appliance.get(0)
+
+    def interpreter(self, **options: Any) -> Any:
+        """Raises ElkError: cards are run by `appliance`."""
+        raise ElkError(
+            "a program of cards is no program of one chip", hint="use NorthpoleProgram.appliance"
+        )
