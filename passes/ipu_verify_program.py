@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -19,39 +19,20 @@ from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.ipu.attrs import RefAttr, VertexPhase
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.numerics.body import dtype_of
-from elk_ir.plan.domain import Access, AxisExpr, Operator, Phase
+from elk_ir.passes.ipu_contents import check_contents
+from elk_ir.passes.ipu_support import (
+    Variable,
+    box_at,
+    misplaced,
+    pairs,
+    refs,
+    stat_access,
+    steps_of,
+    title,
+)
+from elk_ir.plan.domain import Access, Operator, Phase
 from elk_ir.plan.expr import Expr
-from elk_ir.plan.layout import Layout
 from elk_ir.plan.moves import moves
-
-
-@dataclass(frozen=True)
-class _Var:
-    """A declared variable: its layout, element type and bytes."""
-
-    op: ipu.VarOp
-    layout: Layout
-    dtype: str
-
-    @property
-    def name(self) -> str:
-        return self.op.sym_name.data
-
-    @property
-    def start(self) -> int:
-        return self.op.at.value.data
-
-    @property
-    def end(self) -> int:
-        return self.start + self.op.bytes.value.data
-
-    @property
-    def where(self) -> str:
-        owner = "" if self.op.owner is None else f" of {self.op.owner.data}"
-        return f"@{self.name}{owner} (bytes {self.start} to {self.end - 1})"
-
-    def overlaps(self, other: _Var) -> bool:
-        return self.start < other.end and other.start < self.end
 
 
 @dataclass
@@ -67,19 +48,6 @@ class _State:
         return frozenset(self.live), frozenset(self.in_flight), self.stores
 
 
-def steps_of(index: SSAValue | None) -> np.ndarray:
-    """Every value that an index can have; [0] without an index."""
-    if index is None:
-        return np.zeros(1, dtype=np.int64)
-    owner = index.owner
-    if isinstance(owner, ipu.RowOp):
-        return steps_of(owner.base_row) + owner.offset.value.data
-    loop = owner.parent_op() if isinstance(index, BlockArgument) else None
-    assert isinstance(loop, ipu.RepeatOp)
-    first = loop.first.value.data
-    return np.arange(first, first + loop.count.value.data)
-
-
 class _Checker:
     """Checks a module. Every error is raised where it is found."""
 
@@ -87,7 +55,7 @@ class _Checker:
         chip = module.attributes.get("icca.chip")
         self.chip = chip.to_chip() if isinstance(chip, ChipAttr) else None
         self.remotes: dict[str, ipu.RemoteOp] = {}
-        self.vars: dict[str, _Var] = {}
+        self.vars: dict[str, Variable] = {}
         self.codelets: dict[str, Operator] = {}
         self.program: ipu.ProgramOp | None = None
         for op in module.body.block.ops:
@@ -114,10 +82,10 @@ class _Checker:
 
     # ------------------------------------------------------------------ declarations
 
-    def declared(self, op: ipu.VarOp) -> _Var:
+    def declared(self, op: ipu.VarOp) -> Variable:
         """A variable inside of the SRAM, large enough for its part of the tensor."""
         _, dtype = shape_dtype(op.type)
-        var = _Var(op, op.layout.data, dtype)
+        var = Variable(op, op.layout.data, dtype)
         used = var.layout.elements * dtype_of(dtype).itemsize
         if used > op.bytes.value.data:
             self.fail(op, f"{var.where}: its blocks take {used} bytes")
@@ -138,7 +106,7 @@ class _Checker:
                 )
         return var
 
-    def var(self, op: Operation, name: SymbolRefAttr | str) -> _Var:
+    def var(self, op: Operation, name: SymbolRefAttr | str) -> Variable:
         """The variable that a symbol names."""
         key = name if isinstance(name, str) else name.root_reference.data
         if key not in self.vars:
@@ -167,6 +135,7 @@ class _Checker:
             self.fail(
                 self.vars[name].op, f"a store from {self.vars[name].where} is never waited for"
             )
+        check_contents(self.program, self.vars, self.codelets, self.rotating)
 
     def block(self, block: Block, state: _State) -> None:
         """Follow the operations; a loop's body until its state repeats."""
@@ -225,9 +194,9 @@ class _Checker:
                 self.read(op, target, state)
                 self.write(op, target, state, source)
             case ipu.ExecuteOp():
-                read = [self.var(op, r.data.name) for r in _refs(op.ins)]
-                stats = [self.var(op, r.data.name) for r in _refs(op.stats)]
-                written = [self.var(op, r.data.name) for r in _refs(op.outs)]
+                read = [self.var(op, r.data.name) for r in refs(op.ins)]
+                stats = [self.var(op, r.data.name) for r in refs(op.stats)]
+                written = [self.var(op, r.data.name) for r in refs(op.outs)]
                 if op.phase.data is VertexPhase.COMBINE:
                     written = [*stats, *written]
                 else:
@@ -239,37 +208,37 @@ class _Checker:
             case _:
                 pass
 
-    def read(self, op: Operation, var: _Var, state: _State) -> None:
+    def read(self, op: Operation, var: Variable, state: _State) -> None:
         """A variable may be read once it is written, until its bytes are written again."""
         if var.name in state.in_flight:
-            self.fail(op, f"{_title(op)} reads {var.where} before the preload has landed")
+            self.fail(op, f"{title(op)} reads {var.where} before the preload has landed")
         if var.name not in state.live:
             killer = state.killer.get(var.name)
             why = "that was never written" if killer is None else f"that {killer} has overwritten"
-            self.fail(op, f"{_title(op)} reads {var.where} {why}")
+            self.fail(op, f"{title(op)} reads {var.where} {why}")
 
-    def write(self, op: Operation, var: _Var, state: _State, *operands: _Var) -> None:
+    def write(self, op: Operation, var: Variable, state: _State, *operands: Variable) -> None:
         """Writing a variable ends whatever shares bytes with it, unless someone needs that."""
         for operand in operands:
             if operand.name != var.name and operand.overlaps(var):
-                self.fail(op, f"{_title(op)} writes {var.where} over its operand {operand.where}")
+                self.fail(op, f"{title(op)} writes {var.where} over its operand {operand.where}")
         for name in sorted(state.in_flight):
             if self.vars[name].overlaps(var):
                 self.fail(
                     op,
-                    f"{_title(op)} writes {var.where} while a preload is on its way into"
+                    f"{title(op)} writes {var.where} while a preload is on its way into"
                     f" {self.vars[name].where}",
                 )
         for name in state.stores:
             if self.vars[name].overlaps(var):
                 self.fail(
                     op,
-                    f"{_title(op)} writes {var.where} while {self.vars[name].where} is still being"
+                    f"{title(op)} writes {var.where} while {self.vars[name].where} is still being"
                     " stored",
                 )
         for name in [n for n in state.live if n != var.name and self.vars[n].overlaps(var)]:
             state.live.discard(name)
-            state.killer[name] = _title(op)
+            state.killer[name] = title(op)
         state.live.add(var.name)
 
     # ------------------------------------------------------------------ each operation
@@ -302,7 +271,7 @@ class _Checker:
     def check_remote(
         self,
         op: ipu.CopyStartOp | ipu.StoreStartOp,
-        var: _Var,
+        var: Variable,
         symbol: SymbolRefAttr,
         row: SSAValue | None,
     ) -> None:
@@ -364,7 +333,7 @@ class _Checker:
             core = int(np.flatnonzero(got != need)[0])
             self.fail(
                 op,
-                f"{_title(op)}: core {core} receives {int(got[core])} elements of {int(need[core])}"
+                f"{title(op)}: core {core} receives {int(got[core])} elements of {int(need[core])}"
                 f" that {target.where} has there",
             )
 
@@ -386,7 +355,7 @@ class _Checker:
             if senders.min() < 0 or senders.max() >= source.layout.cores:
                 self.fail(
                     op,
-                    f"{_title(op)}: receives from core {int(senders.max())}, {source.where} is on"
+                    f"{title(op)}: receives from core {int(senders.max())}, {source.where} is on"
                     f" {source.layout.cores} cores",
                 )
 
@@ -399,7 +368,7 @@ class _Checker:
     ) -> list[np.ndarray | None]:
         """The slots an expression names at each step; all of them in range."""
         if len(exprs) != len(counts):
-            self.fail(op, f"{_title(op)}: {len(exprs)} slots for {len(counts)} axes")
+            self.fail(op, f"{title(op)}: {len(exprs)} slots for {len(counts)} axes")
         found: list[np.ndarray | None] = []
         steps = steps_of(step)
         for expr, count in zip(exprs, counts, strict=True):
@@ -407,16 +376,16 @@ class _Checker:
                 found.append(None)
                 continue
             if expr.uses("c") or expr.uses("s") or (step is None and expr.uses("t")):
-                self.fail(op, f"{_title(op)}: slot {expr} depends on more than the step")
+                self.fail(op, f"{title(op)}: slot {expr} depends on more than the step")
             values = np.broadcast_to(expr.evaluate(t=steps, c=0, s=0), steps.shape)
             if values.size and (values.min() < 0 or values.max() >= count):
                 bad = int(values.max() if values.max() >= count else values.min())
-                self.fail(op, f"{_title(op)}: slot {expr} reaches {bad}, there are {count}")
+                self.fail(op, f"{title(op)}: slot {expr} reaches {bad}, there are {count}")
             found.append(values)
         return found
 
     def part(
-        self, op: Operation, reference: RefAttr, var: _Var, step: SSAValue | None
+        self, op: Operation, reference: RefAttr, var: Variable, step: SSAValue | None
     ) -> tuple[int, ...]:
         """Shape of what a reference names on each core: slots left whole, then the block."""
         exprs = reference.data.slots
@@ -437,12 +406,12 @@ class _Checker:
         if len(iterate.axes) != len(codelet.dims):
             self.fail(op, f"@{name} iterates over {len(codelet.dims)} dimensions")
         at = self.slots(op, [e.data for e in op.at], iterate.slots, op.step)
-        stats = [_stat_access(codelet, i) for i in range(len(codelet.stats))]
+        stats = [stat_access(codelet, i) for i in range(len(codelet.stats))]
         expected: list[tuple[str, RefAttr, Access, bool]] = []
         phase = op.phase.data
         if phase is VertexPhase.COMBINE:
-            expected += _pair("partial", _refs(op.ins), stats, lead=True)
-            expected += _pair("statistic", _refs(op.stats), stats)
+            expected += pairs("partial", refs(op.ins), stats, lead=True)
+            expected += pairs("statistic", refs(op.stats), stats)
         else:
             other = Phase.APPLY if phase is VertexPhase.LOCAL else Phase.LOCAL
             operands = [a for a in codelet.operands if a.phase is not other]
@@ -450,14 +419,14 @@ class _Checker:
             if len(op.ins) != len(operands) or len(op.outs) != len(results):
                 self.fail(
                     op,
-                    f"{_title(op)} takes {len(operands)} operands and {len(results)} results, is"
+                    f"{title(op)} takes {len(operands)} operands and {len(results)} results, is"
                     f" given {len(op.ins)} and {len(op.outs)}",
                 )
-            expected += _pair("operand", _refs(op.ins), operands)
-            expected += _pair("statistic", _refs(op.stats), stats, lead=None)
-            expected += _pair("result", _refs(op.outs), results)
+            expected += pairs("operand", refs(op.ins), operands)
+            expected += pairs("statistic", refs(op.stats), stats, lead=None)
+            expected += pairs("result", refs(op.outs), results)
         if len(op.stats) != len(stats) or (phase is VertexPhase.COMBINE and op.outs.data):
-            self.fail(op, f"{_title(op)}: @{name} has {len(stats)} statistics")
+            self.fail(op, f"{title(op)}: @{name} has {len(stats)} statistics")
         for what, reference, access, lead in expected:
             self.check_block(op, what, reference, access, lead, at)
 
@@ -473,92 +442,30 @@ class _Checker:
         """One block: element type, shape, and that it is the image of the iteration box."""
         var, iterate = self.var(op, reference.data.name), op.iterate.data
         if var.dtype != access.dtype:
-            self.fail(op, f"{_title(op)}: {what} {var.where} is {var.dtype}, not {access.dtype}")
+            self.fail(op, f"{title(op)}: {what} {var.where} is {var.dtype}, not {access.dtype}")
         if var.layout.cores < iterate.cores:
             self.fail(
                 op,
-                f"{_title(op)} runs on {iterate.cores} cores, {var.where} is on {var.layout.cores}",
+                f"{title(op)} runs on {iterate.cores} cores, {var.where} is on {var.layout.cores}",
             )
         skip = len(var.layout.axes) - len(access.axes)
         block = var.layout.block_shape[skip:]
         wanted = access.block_shape(iterate.block_shape)
         if block != wanted or skip not in (0, 1) or (lead and skip != 1):
             self.fail(
-                op, f"{_title(op)} expects a block of {wanted} as {what}, {var.where} has {block}"
+                op, f"{title(op)} expects a block of {wanted} as {what}, {var.where} has {block}"
             )
         slots = self.slots(op, reference.data.slots, var.layout.slots, op.step)
         if var.name in self.rotating:
             return
         for i in range(len(steps_of(op.step))):
-            box = _at(iterate, at, i)
+            box = box_at(iterate, at, i)
             place = tuple(slice(None) if s is None else int(s[i]) for s in slots)
             origins = var.layout.origins[(slice(0, iterate.cores), *place)][..., skip:]
             bounds = var.layout.bounds[(slice(0, iterate.cores), *place)][..., skip:, :]
-            held = (bounds[..., 1] > bounds[..., 0]).all(axis=-1)
-            busy = (box[1][..., 1] > box[1][..., 0]).all(axis=-1)
-            for j, axis in enumerate(access.axes):
-                start = _image(axis, box[0], iterate.block_shape)
-                wrong = (origins[..., j] != start) & held & busy
-                if wrong.any():
-                    core = int(np.flatnonzero(wrong)[0])
-                    self.fail(
-                        op,
-                        f"{_title(op)}: {what} {var.where} holds elements from"
-                        f" {int(origins[core, j])} of axis {j} on core {core}, the vertex takes"
-                        f" them for those from {int(start[core])}",
-                    )
-
-
-def _at(layout: Layout, at: Sequence[np.ndarray | None], i: int) -> tuple[np.ndarray, np.ndarray]:
-    place = (slice(None), *(0 if s is None else int(s[i]) for s in at))
-    return layout.origins[place], layout.bounds[place]
-
-
-def _image(axis: AxisExpr, origin: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """First index along a tensor axis of the image of each core's iteration box."""
-    start = np.full(origin.shape[0], axis.offset, dtype=np.int64)
-    for d, k in axis.terms:
-        start = start + k * (origin[:, d] if k > 0 else origin[:, d] + size[d] - 1)
-    return start
-
-
-def _stat_access(codelet: Operator, i: int) -> Access:
-    stat = codelet.stats[i]
-    return Access(
-        tuple(codelet.extents[d] for d in stat.dims),
-        stat.dtype,
-        tuple(AxisExpr(((d, 1),)) for d in stat.dims),
-    )
-
-
-def _refs(attrs: Iterable[Attribute]) -> list[RefAttr]:
-    return [a for a in attrs if isinstance(a, RefAttr)]
-
-
-def _pair(
-    what: str, references: Sequence[RefAttr], accesses: Sequence[Access], lead: bool | None = False
-) -> Iterator[tuple[str, RefAttr, Access, bool]]:
-    for reference, access in zip(references, accesses, strict=False):
-        yield what, reference, access, bool(lead)
-
-
-def _title(op: Operation) -> str:
-    match op:
-        case ipu.ExecuteOp():
-            return f"@{op.sym_name.data}"
-        case ipu.CopyStartOp():
-            return f"the copy of @{op.source.root_reference.data}"
-        case ipu.StoreStartOp():
-            return f"the store to @{op.target.root_reference.data}"
-        case ipu.ReshardOp():
-            return f"the reshard to @{op.target.root_reference.data}"
-        case ipu.ExchangeOp() | ipu.CopyOp():
-            kind = "exchange" if isinstance(op, ipu.ExchangeOp) else "copy"
-            return f"the {kind} to @{op.target.data.name}"
-        case ipu.FillOp():
-            return f"the fill of @{op.target.root_reference.data}"
-        case _:
-            return op.name
+            wrong = misplaced(op, what, var, access, origins, bounds, box, iterate.block_shape)
+            if wrong is not None:
+                self.fail(op, wrong)
 
 
 @dataclass(frozen=True)
@@ -570,7 +477,8 @@ class IpuVerifyProgramPass(ModulePass):
     Variables lie inside the SRAM; symbols exist; copies are waited for once on every path; nothing
     is read before it is written or after it is overwritten, and no bytes are touched while a copy
     is on its way into them; slots and cores are in range at every step; reshards deliver every
-    element once; vertices read and write the blocks that their iteration box says. What depends on
+    element once; vertices read and write the blocks that their iteration box says, also while a
+    ring moves them; sums cover every point of a reduction once (`ipu_contents`). What depends on
     values is left to the virtual machine.
     """
 

@@ -383,3 +383,51 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
     ipu.copy_wait @a
   }
 }
+
+// -----
+
+// A ring brings every core the block that it takes it for: here each core gets its own again.
+// CHECK: @v: operand @a of node (bytes 0 to 7) holds elements from 0 of axis 0 on core 0, the vertex takes them for those from 2 at step 1
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}}>} {
+  ipu.remote input @x : tensor<4xf32> {inputs = ["x"]}
+  ipu.var @a at 0 bytes 8 : tensor<4xf32> <2 cores, [4 at (c * 2) size 2]> of "node"
+  ipu.var @p at 32 bytes 4 : tensor<2xf32> <2 cores, [2 at c size 1]> of "node"
+  ipu.var @l at 64 bytes 8 : tensor<2xf32> <2 cores, [2]> of "node"
+  ipu.codelet @c {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = te.reduce(%0) <(k = 4 reduce), [(k)] -> [()]> {combiner = #te<combiner sum>} : (tensor<4xf32>) -> tensor<f32>
+  }
+  ipu.program @main {
+    ipu.copy_start @x -> @a
+    ipu.copy_wait @a
+    ipu.fill @p, 0.0 : f64
+    ipu.repeat 0 times 2 {
+    ^bb0(%i: index):
+      ipu.execute @v local @c iterate <2 cores, [4 at (((c + s) mod 2) * 2) size 2 slots 2]> at [#ipu.expr<t>] ins [#ipu.ref<@a[0]>] stats [#ipu.ref<@p[0]>] outs [] step %i
+      ipu.exchange <@a[0]> -> <@l> from <c> step %i
+      ipu.copy <@l> -> <@a[0]> step %i
+    }
+  }
+}
+
+// -----
+
+// A sum covers its reduction when it is applied.
+// CHECK: @w: @p of node (bytes 32 to 35) covers 2 of 4 points of k on core 0
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}}>} {
+  ipu.remote input @x : tensor<4xf32> {inputs = ["x"]}
+  ipu.var @a at 0 bytes 8 : tensor<4xf32> <2 cores, [4 at (c * 2) size 2]> of "node"
+  ipu.var @p at 32 bytes 4 : tensor<2xf32> <2 cores, [2 at c size 1]> of "node"
+  ipu.var @r at 64 bytes 4 : tensor<f32> <2 cores, []> of "node"
+  ipu.codelet @c {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = te.reduce(%0) <(k = 4 reduce), [(k)] -> [()]> {combiner = #te<combiner sum>} : (tensor<4xf32>) -> tensor<f32>
+  }
+  ipu.program @main {
+    ipu.copy_start @x -> @a
+    ipu.copy_wait @a
+    ipu.fill @p, 0.0 : f64
+    ipu.execute @v local @c iterate <2 cores, [4 at (c * 2) size 2]> at [#ipu.expr<0>] ins [#ipu.ref<@a[0]>] stats [#ipu.ref<@p[0]>] outs []
+    ipu.execute @w apply @c iterate <2 cores, [4]> at [#ipu.expr<0>] ins [] stats [#ipu.ref<@p[0]>] outs [#ipu.ref<@r>]
+  }
+}
