@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 LoadWeight = Callable[["WeightAttr"], np.ndarray]
 
-Observe = Callable[["Operation", int, list[np.ndarray]], None]
+Observe = Callable[["Operation", int, "Mapping[SSAValue, Any]"], None]
 """Receives an operation that was run, the iteration of the loop around it (0 outside of loops), and
-its results."""
+the arrays of its operands, results and everything else in scope."""
 
 
 def evaluate_te(
@@ -188,7 +188,7 @@ class _Machine:
             else:
                 raise UsageError(f"{op.name} is not an operation of te", where="te evaluation")
             if self.observe is not None:
-                self.observe(op, iteration, [values[r] for r in op.results])
+                self.observe(op, iteration, values)
         return []
 
     def load(self, op: LoadOp, values: Mapping[SSAValue, Any]) -> np.ndarray:

@@ -18,7 +18,8 @@ _SCHEME = re.compile(r"w(\d+)a(\d+)")
 class Scheme:
     """Bits of each kind of tensor. 16 activation bits: they stay floating-point numbers.
 
-    output_bits: weights and activations of the output layer. silu_bits: what an activation
+    output_bits: weights and activations of the output layer (its weights only where activations
+    stay numbers; 16: it stays as it is). silu_bits: what an activation
     function reads. kv_bits: keys, values, queries and probabilities of attention; 16: floating.
     grain: a step for each tensor (fitted) or for each token (computed while the program runs).
     """
@@ -71,7 +72,7 @@ def parse_scheme(
     return Scheme(
         weights,
         acts,
-        output if output is not None else (16 if acts == 16 else 8),
+        output if output is not None else 8,
         silu if silu is not None else (16 if acts == 16 else 8),
         kv if kv is not None else acts,
         activations,
