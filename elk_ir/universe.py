@@ -61,7 +61,6 @@ PASSES: dict[str, str] = {
     "te-mask-state": "elk_ir.passes.te_mask_state:TeMaskStatePass",
     "te-merge-products": "elk_ir.passes.te_merge_products:TeMergeProductsPass",
     "te-quantize": "elk_ir.passes.te_quantize:TeQuantizePass",
-    "te-quantize": "elk_ir.passes.te_quantize:TeQuantizePass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
     "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
 }
