@@ -12,6 +12,7 @@ import csv
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,7 @@ def _read(folder: Path, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
+@cache
 def saturation_rows(folder: Path = FOLDER) -> list[Row]:
     """Accepted rates at saturation."""
     rows: list[Row] = []
@@ -161,6 +163,7 @@ def saturation_rows(folder: Path = FOLDER) -> list[Row]:
     return rows
 
 
+@cache
 def latency_rows(folder: Path = FOLDER) -> list[Row]:
     """Latencies on an 8 × 8 mesh; the router's is fitted on uniform traffic at a rate of 0.01."""
     lines = [r for r in _read(folder, "noc_mesh_booksim2.csv") if r["avg_latency_cycles"]]
@@ -180,6 +183,7 @@ def latency_rows(folder: Path = FOLDER) -> list[Row]:
     return rows
 
 
+@cache
 def hbm_rows(folder: Path = FOLDER) -> list[Row]:
     """Streaming from HBM."""
     rows: list[Row] = []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from elk_ir.compiler import compile_model
 from elk_ir.numerics.compare import compare_outputs
 from elk_ir.numerics.tensors import check_inputs, read_npz
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 TINY = Path(__file__).parent.parent.parent / "shared" / "models" / "tiny"
 
@@ -47,27 +52,33 @@ SIX = [
     "statickv_scatter_dynamo",
 ]
 """Graphs that `make test` also runs on the larger chips; `make test-all` runs the whole matrix."""
+ONE = "llama2_decode_static_dynamo"
 
 CHIPS = ["test-64", "ipu-pod4-hbm"]
 EXTRA_CHIPS = ["ipu-hbm", "ipu-mk2"]
 
-CASES = [
-    *(pytest.param(g, "test-16", id=f"{g}-test-16") for g in GRAPHS),
-    *(
-        pytest.param(g, c, id=f"{g}-{c}", marks=() if g in SIX else pytest.mark.slow)
-        for c in CHIPS
-        for g in GRAPHS
-    ),
-    *(
-        pytest.param(g, c, id=f"{g}-{c}", marks=() if g == SIX[2] else pytest.mark.slow)
-        for c in EXTRA_CHIPS
-        for g in SIX
-    ),
-]
+QUICK = "basic"
+"""The policy that is quickest to compile. None is the default, which is the best."""
 
 
-@pytest.mark.parametrize(("graph", "chip"), CASES)
-def test_numbers(graph: str, chip: str) -> None:
+def cases() -> Iterator[ParameterSet]:
+    """Every graph on every chip under QUICK, and SIX under the default policy as well."""
+    for chip in ("test-16", *CHIPS, *EXTRA_CHIPS):
+        for graph in SIX if chip in EXTRA_CHIPS else GRAPHS:
+            quick = chip == "test-16" or (graph == ONE if chip in EXTRA_CHIPS else graph in SIX)
+            yield case(graph, chip, QUICK, quick)
+            if graph in SIX and chip not in EXTRA_CHIPS:
+                yield case(graph, chip, None, graph == ONE and chip != "ipu-pod4-hbm")
+
+
+def case(graph: str, chip: str, policy: str | None, quick: bool) -> ParameterSet:
+    """One run; those that are not quick are left to `make test-all`."""
+    marks = () if quick else (pytest.mark.slow,)
+    return pytest.param(graph, chip, policy, id=f"{graph}-{chip}-{policy or 'best'}", marks=marks)
+
+
+@pytest.mark.parametrize(("graph", "chip", "policy"), cases())
+def test_numbers(graph: str, chip: str, policy: str | None) -> None:
     model, data = TINY / f"{graph}.onnx", TINY / f"{graph}.npz"
     if not model.exists():
         pytest.skip("needs ../shared/models/tiny")
@@ -75,8 +86,7 @@ def test_numbers(graph: str, chip: str) -> None:
     program = compile_model(
         model,
         chip=chip,
-        # The default policy on six graphs; on the others the one that is quickest to compile.
-        policy=None if graph in SIX else "basic",
+        policy=policy,
         input_shapes={name: array.shape for name, array in given.items()},
     )
     assert program.report["sram_peak_bytes"] <= program.report["sram_capacity_bytes"]
