@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context as XdslContext
@@ -41,7 +42,7 @@ class ConvertOnnxToTePass(ModulePass):
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and not function.is_declaration:
                 context = Context(opset_of(op), symbols)
-                new = _convert_function(function, context, errors)
+                new = convert_function(function, context, errors, lower_block)
                 converted.append((function, new, context))
         if errors:
             count = f"{len(errors)} node{'s' if len(errors) > 1 else ''}"
@@ -53,13 +54,20 @@ class ConvertOnnxToTePass(ModulePass):
             block.erase_op(old)
 
 
-def _convert_function(function: FuncOp, context: Context, errors: list[str]) -> FuncOp:
+Lower = Callable[[Context, Block, dict[SSAValue, SSAValue], list[str]], None]
+"""Lowers the operations of a block, extending the map from its values to those of te, and the list
+of what can't be lowered."""
+
+
+def convert_function(function: FuncOp, context: Context, errors: list[str], lower: Lower) -> FuncOp:
+    """A function over te whose body `lower` makes of that of `function`; its weights are in the
+    context."""
     values: dict[SSAValue, SSAValue] = {}
     for arg in function.body.block.args:
         new = context.block.insert_arg(arg.type, len(context.block.args))
         new.name_hint = arg.name_hint
         values[arg] = new
-    lower_block(context, function.body.block, values, errors)
+    lower(context, function.body.block, values, errors)
     context.current = None
     last = function.body.block.last_op
     assert isinstance(last, ReturnOp)

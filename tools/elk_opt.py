@@ -20,6 +20,7 @@ from typing import IO, Any, ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass, PassPipeline
+from xdsl.universe import Universe
 from xdsl.utils.arg_spec import ArgSpec, parse_spec
 from xdsl.utils.diagnostic import Diagnostic
 from xdsl.utils.exceptions import DiagnosticException, ShrinkException
@@ -28,6 +29,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from elk_ir import __version__
 from elk_ir.errors import ElkError, UsageError
 from elk_ir.pipelines import PIPELINES
+from elk_ir.universe import all_dialects
 
 from .opt_crash import Reproducer
 from .opt_diagnostics import USER_ERRORS, render, summarize
@@ -61,6 +63,10 @@ class ElkOptMain(xDSLOptMain):
         super().__init__("Reads .mlir or .onnx, runs passes, prints IR or a target.", args)
 
     # Registration
+
+    def register_all_dialects(self) -> None:
+        for name, factory in all_dialects(Universe.get_multiverse()).items():
+            self.ctx.register_dialect(name, factory)
 
     def register_all_frontends(self) -> None:
         super().register_all_frontends()
