@@ -52,6 +52,7 @@ PASSES: dict[str, str] = {
     ),
     "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
+    "te-fold-quantization": "elk_ir.passes.te_fold_quantization:TeFoldQuantizationPass",
     "te-fold-views": "elk_ir.passes.te_fold_views:TeFoldViewsPass",
     "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",
     "te-fuse-concat": "elk_ir.passes.te_fuse_concat:TeFuseConcatPass",
