@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.passes import ModulePass
 
-from elk_ir.dialects.te import ContractOp, DequantizeOp, GatherOp
+from elk_ir.dialects.te import ContractOp, GatherOp, MapOp
 from elk_ir.dialects.te.attrs import Domain
+from elk_ir.dialects.te.quantization import dequantized
 from elk_ir.dialects.types import tensor_type
+from elk_ir.numerics.scalars import BodyBuilder
 from elk_ir.passes.te_affine import Split
 from elk_ir.passes.te_quant_support import (
     Factor,
@@ -108,7 +110,13 @@ def _fold_gather(op: GatherOp, number: Number) -> None:
     integers = tensor_type(shape_of(op.outs[0]), dtype_of_value(read.value))
     maps = Domain(domain.dims, (read.axes, *domain.operands[1:]), domain.results)
     rows = rebuilt(op, [read.value, *op.ins[1:]], maps, [integers])
-    number_op = DequantizeOp.of(rows.outs[0], read.step, dtype_of_value(op.outs[0]), read.zero)
+    to = dtype_of_value(op.outs[0])
+    b = BodyBuilder([dtype_of_value(read.value)])
+    body = b.finish(dequantized(b, b.inputs[0], read.step, read.zero, to))
+    # A map, not te.dequantize: what reads the rows may take it into its own body.
+    type_ = op.outs[0].type
+    assert isinstance(type_, TensorType)
+    number_op = MapOp.elementwise([rows.outs[0]], body, type_)
     number_op.location = op.location
     assert op.parent is not None
     op.parent.insert_ops_before([rows, number_op], op)
