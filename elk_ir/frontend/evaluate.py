@@ -7,7 +7,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from elk_ir.frontend.graph import Node, ValueType
+from elk_ir.frontend.graph import KEYED_BYTES, Node, ValueType
 from elk_ir.frontend.infer import node_to_proto
 from elk_ir.frontend.simplify import attribute
 
@@ -57,9 +57,12 @@ def evaluate_node(node: Node, types: list[ValueType | None], opset: int) -> list
     splat = _splat(node, arrays)
     if splat is not None:
         return splat
-    if any(not t.is_static or _bytes(t) > MAX_CONSTANT_BYTES for t in types if t is not None):
+    if any(_too_large(t, arrays) for t in types if t is not None):
         return None
-    results = _reference(node, arrays, opset) or _range(node, arrays)
+    if node.op_type == "Range":
+        results = _range(arrays)
+    else:
+        results = _reference(node, arrays, opset)
     if results is None or len(results) != len(node.outputs):
         return None
     for value, type_, array in zip(node.outputs, types, results, strict=True):
@@ -110,16 +113,34 @@ def _splat(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | No
     return None
 
 
-def _range(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | None:
-    """Range on the narrow floats that ONNX's implementation does not take."""
-    if node.op_type != "Range" or any(a is None or a.size != 1 for a in arrays):
+def _too_large(type_: ValueType, arrays: list[np.ndarray | None]) -> bool:
+    """Whether a result is certainly, or for all that is known may be, more than is folded.
+
+    A shape that depends on data (NonZero, Unique) is bounded by the data.
+    """
+    if type_.is_static:
+        return _bytes(type_) > MAX_CONSTANT_BYTES
+    return type_.other is not None or sum(a.nbytes for a in arrays if a is not None) > KEYED_BYTES
+
+
+def _range(arrays: list[np.ndarray | None]) -> list[np.ndarray] | None:
+    """start, start + delta, ... below the limit; None if there are too many."""
+    if any(a is None or a.size != 1 for a in arrays):
         return None
-    start, limit, delta = (float(a.reshape(-1)[0]) for a in arrays if a is not None)
-    first = arrays[0]
-    if delta == 0 or first is None:
+    start, limit, delta = (a.reshape(-1)[0] for a in arrays if a is not None)
+    if delta == 0:
         return None
-    count = max(0, ceil((limit - start) / delta))
-    return [(start + delta * np.arange(count)).astype(first.dtype)]
+    # Narrow floats are counted, and integers of any size stay exact, as Python numbers.
+    first, last, step = start.item(), limit.item(), delta.item()
+    exact = start.dtype.kind in "iu"
+    count = max(0, -((first - last) // step) if exact else ceil((last - first) / step))
+    if count * max(1, start.dtype.itemsize) > MAX_CONSTANT_BYTES:
+        return None
+    if exact:
+        return [first + step * np.arange(count, dtype=start.dtype)]
+    wide = start.dtype if start.dtype.itemsize >= 4 else np.dtype(np.float32)
+    steps = np.arange(count).astype(wide) * delta.astype(wide) + start.astype(wide)
+    return [steps.astype(start.dtype)]
 
 
 def _reference(node: Node, arrays: list[np.ndarray | None], opset: int) -> list[np.ndarray] | None:

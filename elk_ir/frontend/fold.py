@@ -2,7 +2,8 @@
 
 Nodes are visited in order. Each is inferred with the constants that came before it, evaluated when
 its operands are constant, replaced by its operand when it changes nothing, or moved into a weight's
-recipe. Branches on constants are inlined. What is left and reachable from the outputs is the graph.
+recipe. Branches on constants are inlined, loops unrolled (`unroll`). What is left and reachable
+from the outputs is the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elk_ir.errors import ModelError
-from elk_ir.frontend import subgraphs
+from elk_ir.frontend import subgraphs, unroll
 from elk_ir.frontend.custom_shapes import infer_custom
 from elk_ir.frontend.evaluate import MAX_CONSTANT_BYTES, evaluate_node, evaluate_shape
 from elk_ir.frontend.graph import Graph, Node, Value, ValueType, read_values, type_from_proto
@@ -76,7 +77,7 @@ class Folder:
         """Fold a graph whose inputs (and what it captures) are in `scope`."""
         nodes: list[Node] = []
         self.add_nodes(proto, scope, nodes)
-        outputs = [(o.name, self._read(scope, o.name, "the graph's outputs")) for o in proto.output]
+        outputs = [(o.name, self.read(scope, o.name, "the graph's outputs")) for o in proto.output]
         return Graph(proto.name, inputs, outputs, nodes)
 
     def add_nodes(self, proto: GraphProto, scope: Scope, nodes: list[Node]) -> None:
@@ -87,21 +88,23 @@ class Folder:
             name = sparse.values.name
             scope[name] = Value.constant(name, dense_of_sparse(sparse))
         for node in proto.node:
-            self._add_node(node, scope, nodes)
+            self.add_node(node, scope, nodes)
 
-    def _read(self, scope: Scope, name: str, reader: str) -> Value:
+    def read(self, scope: Scope, name: str, reader: str) -> Value:
+        """The value of that name. Raises ModelError, naming `reader`, if there is none."""
         try:
             return scope[name]
         except KeyError:
             raise ModelError(f"{reader} read {name!r}, which nothing produces") from None
 
-    def _add_node(self, proto: NodeProto, scope: Scope, nodes: list[Node]) -> None:
+    def add_node(self, proto: NodeProto, scope: Scope, nodes: list[Node]) -> None:
+        """Append a node, unless it folds, and bring its results into scope."""
         if proto.op_type == "Constant" and not proto.domain:
             name = proto.output[0]
             scope[name] = constant_of(proto.attribute[0], name)
             return
         name = proto.name or f"{proto.op_type}:{next((o for o in proto.output if o), '')}"
-        inputs = [self._read(scope, i, f"node {name!r}") if i else None for i in proto.input]
+        inputs = [self.read(scope, i, f"node {name!r}") if i else None for i in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         graphs = {a.name: a.g for a in proto.attribute if a.HasField("g")}
@@ -208,7 +211,9 @@ class Folder:
             self.add_nodes(taken, inner, nodes)
             for value, output in zip(node.outputs, taken.output, strict=True):
                 if value is not None:
-                    scope[value.name] = self._read(inner, output.name, f"node {node.name!r}")
+                    scope[value.name] = self.read(inner, output.name, f"node {node.name!r}")
+            return
+        if unroll.unroll(self, node, graphs, scope, nodes):
             return
         types = subgraphs.fold_subgraphs(self, node, graphs, scope)
         self.emit(node, types, scope, nodes)

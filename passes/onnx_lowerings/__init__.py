@@ -9,6 +9,7 @@ from elk_ir.passes.onnx_lowerings.context import LOWERINGS, Lowering
 
 _FAMILIES = (
     "attention",
+    "control",
     "elementwise",
     "indexing",
     "movement",
