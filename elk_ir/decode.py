@@ -67,9 +67,11 @@ class Decoder:
         self.machine = program.interpreter(random_weights=random_weights, filled=filled)
         self._window = {spec.name: spec for spec in program.signature.inputs}
         self._started = False
+        self._last: Mapping[str, np.ndarray] = {}
 
     def step(self) -> dict[str, np.ndarray]:
-        """Decode one token: the outputs of this run, among them the logits.
+        """Decode one token: the outputs of this run, among them the logits. Those that are caches
+        are the machine's own memory: copy them before the next step if they are to be kept.
 
         Raises ElkError when the cache is full.
         """
@@ -80,6 +82,7 @@ class Decoder:
             missing = self._window[name].shape[axis] - given[name].shape[axis]
             widths = [(missing if i == axis else 0, 0) for i in range(given[name].ndim)]
             given[name] = np.pad(given[name], widths)
+        self._keep_caches(given)
         self.machine.fill(given, again=self._started)
         self._started = True
         self.machine.execute()
@@ -93,9 +96,20 @@ class Decoder:
         for name, axis in roles.masks:
             new = np.ones_like(np.take(self.inputs[name], [0], axis))
             self.inputs[name] = np.concatenate([self.inputs[name], new], axis)
-        for name, output in roles.caches:
-            self.inputs[name] = outputs[output].copy()
+        self._last = outputs
         return outputs
+
+    def _keep_caches(self, given: dict[str, np.ndarray]) -> None:
+        """Static caches are what the last run made of them: in HBM, if the machine can leave them
+        there."""
+        from elk_ir.targets.ipu.interpreter import Interpreter
+
+        for name, output in self.roles.caches if self._started else ():
+            if isinstance(self.machine, Interpreter):
+                self.machine.carry(output, name)
+                del given[name]
+            else:
+                given[name] = self._last[output]
 
     @property
     def tokens(self) -> np.ndarray:
@@ -173,10 +187,11 @@ def find_caches(program: Program) -> list[Cache]:
     """The states of a program that graph inputs initialise."""
     from elk_ir.dialects.icca.attrs import HbmKind
     from elk_ir.dialects.ipu import RemoteOp
+    from elk_ir.dialects.northpole import TensorOp
 
     found: list[Cache] = []
     for op in program.target.body.block.ops:
-        if not isinstance(op, RemoteOp) or op.kind.data is not HbmKind.STATE:
+        if not isinstance(op, RemoteOp | TensorOp) or op.kind.data is not HbmKind.STATE:
             continue
         if op.inputs is None or op.axis is None or op.length is None:
             continue
@@ -187,15 +202,12 @@ def find_caches(program: Program) -> list[Cache]:
 
 def _check_masked(program: Program, caches: Sequence[Cache]) -> None:
     """Raise unless something masks the entries that are not filled yet."""
-    from elk_ir.dialects.ipu import CodeletOp
     from elk_ir.dialects.te import AttentionOp
 
     masked = {
-        op.structured.state.root_reference.data
-        for op in program.target.body.block.ops
-        if isinstance(op, CodeletOp)
-        and isinstance(op.structured, AttentionOp)
-        and op.structured.state is not None
+        op.state.root_reference.data
+        for op in program.target.walk()
+        if isinstance(op, AttentionOp) and op.state is not None
     }
     if caches and not masked:
         raise ModelError(

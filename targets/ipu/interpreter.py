@@ -15,7 +15,7 @@ from itertools import product
 from typing import Literal, Protocol
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from elk_ir.dialects import ipu
@@ -147,13 +147,25 @@ class Interpreter:
         return self.outputs()
 
     def fill(self, inputs: Mapping[str, np.ndarray], *, again: bool = False) -> None:
-        """Put weights, states and inputs into HBM; `again`: inputs only, the rest stays."""
+        """Put weights, states and inputs into HBM; `again`: only the inputs that are given, what
+        else there is stays."""
         for name, op in self.remotes.items():
             state = op.axis is not None and op.length is not None
             if state and op.length is not None:
                 self.filled.setdefault(name, op.length.value.data)
-            if not again or op.kind.data is HbmKind.INPUT:
+            given = any(n.data in inputs for n in op.inputs or ())
+            if not again or (op.kind.data is HbmKind.INPUT and given):
                 self.hbm[name] = self._fill(op, inputs)
+
+    def carry(self, output: str, into: str) -> None:
+        """Make an output of the last run the input `into` of the next one, inside of HBM: their
+        buffers change places. Both are tensors of one row and of one type."""
+        source = next(n for n, op in self.remotes.items() if output in _names(op.outputs))
+        target = next(n for n, op in self.remotes.items() if into in _names(op.inputs))
+        ops = (self.remotes[source], self.remotes[target])
+        if ops[0].type != ops[1].type or any(op.layers != 1 for op in ops):
+            raise ElkError(f"output {output!r} cannot take the place of input {into!r}")
+        self.hbm[source], self.hbm[target] = self.hbm[target], self.hbm[source]
 
     def execute(self) -> None:
         """Run the program once on what is in HBM; states grow by what it appends."""
@@ -497,6 +509,10 @@ class Interpreter:
         ipu.CopyOp: _copy,
         ipu.ExecuteOp: _execute,
     }
+
+
+def _names(attrs: ArrayAttr[StringAttr] | None) -> list[str]:
+    return [] if attrs is None else [a.data for a in attrs]
 
 
 def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
