@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -31,16 +32,19 @@ from elk_ir.dialects.te.structure import AppendOp, GlobalKind, GlobalOp, LoadOp
 from elk_ir.dialects.te.structure import RepeatOp as TeRepeatOp
 from elk_ir.dialects.te.structure import YieldOp as TeYieldOp
 from elk_ir.passes.icca_support import Inserted, build_execute, symbol
+from elk_ir.plan.domain import AxisExpr
 
 
 @dataclass(frozen=True)
 class InHbm:
-    """A value that lies in HBM: a whole tensor, a layer of a stack, or rows picked by an index."""
+    """A value that lies in HBM: a whole tensor, a layer of a stack, or rows picked by an index
+    (then `gather` is the operation that asks for them)."""
 
     name: str
     type: TensorType[Attribute]
     layer: SSAValue | None = None
     rows: str | None = None
+    gather: GatherOp | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class _Converter:
         self.places: dict[SSAValue, Place] = {}
         self.globals: dict[str, HbmOp] = {}
         self.labels: dict[str, int] = {}
+        self.program: ProgramOp | None = None
+        self.spilled: dict[tuple[SSAValue, Block, int], str] = {}
 
     # ------------------------------------------------------------------ module level
 
@@ -102,6 +108,7 @@ class _Converter:
         block = Block()
         program = ProgramOp(properties={"sym_name": function.sym_name}, regions=[Region(block)])
         Rewriter.insert_op(program, InsertPoint.before(function))
+        self.program = program
         terminator = function.body.block.last_op
         self.convert_block(function.body.block, block)
         assert isinstance(terminator, func.ReturnOp)
@@ -162,40 +169,93 @@ class _Converter:
 
     def convert_structured(self, op: StructuredOp, target: Block) -> None:
         """One operator → preloads of its operands from HBM, then an execute."""
-        if isinstance(op, GatherOp) and (rows := self.gather_by_preload(op)) is not None:
-            move = MapOp.move(
-                op.outs[0],
-                rows.type,
-                dims_of(rows.type.get_shape()),
-                identity_map(rows.type.get_num_dims()),
-                identity_map(rows.type.get_num_dims()),
-            )
+        if isinstance(op, GatherOp) and (rows := self.gather_by_preload(op, target)) is not None:
+            result = op.outs[0]
+            if _read_once(result):
+                self.places[result] = rows
+                return
+            maps = identity_map(rows.type.get_num_dims())
+            move = MapOp.move(result, rows.type, dims_of(rows.type.get_shape()), maps, maps)
             copy_location(op, move)
             self.emit(move, [rows], target, op)
-            self.places[op.outs[0]] = self.places.pop(move.outs[0])
+            self.places[result] = self.places.pop(move.outs[0])
             return
         self.emit(op, [self.places[v] for v in op.ins], target, op)
 
-    def gather_by_preload(self, op: GatherOp) -> InHbm | None:
-        """The rows of a table in HBM, if an index tensor in HBM picks them along axis 0."""
+    def gather_by_preload(self, op: GatherOp, target: Block) -> InHbm | None:
+        """The rows of a table in HBM that an index picks along axis 0, where they are no more bytes
+        than the table. An index on chip (the experts that a router chose) goes to HBM first."""
         table, index = self.places[op.ins[0]], self.places[op.ins[1]]
-        if not isinstance(table, InHbm) or not isinstance(index, InHbm):
-            return None
-        if table.rows or index.rows or index.layer is not None:
+        if not isinstance(table, InHbm) or table.rows or isinstance(index, Grown):
             return None
         operator = op.operator()
-        index_axes, table_axes = operator.operands[1].axes, operator.operands[0].axes
-        picked = table_axes[0].simple_dim
-        if picked != operator.reductions[0] or operator.results[0].axes != (
-            *index_axes,
-            *table_axes[1:],
-        ):
+        rows, picks = operator.operands
+        result = operator.results[0]
+        if rows.axes[0].simple_dim != operator.reductions[0]:
             return None
-        if tuple(operator.operands[1].shape) != operator.results[0].shape[: len(index_axes)]:
+        rank = len(result.axes) - len(rows.axes) + 1
+        if result.axes[rank:] != rows.axes[1:] or prod(result.shape) > prod(rows.shape):
             return None
         type_ = op.outs[0].type
         assert isinstance(type_, TensorType)
-        return InHbm(table.name, type_, table.layer, index.name)
+        if result.axes[:rank] == picks.axes and result.shape[:rank] == picks.shape:
+            if isinstance(index, SSAValue):
+                name = self.spill(op, index, target)
+                return InHbm(table.name, type_, table.layer, name, op)
+            if index.rows or index.layer is not None:
+                return None
+            return InHbm(table.name, type_, table.layer, index.name, op)
+        if not isinstance(index, SSAValue) or rank != 1:
+            return None
+        # The rows lie along one axis, which the index's dimensions make up.
+        dims = [axis.simple_dim for axis in picks.axes]
+        extents = tuple(operator.dims[d].extent for d in dims if d is not None)
+        if extents != picks.shape or dims != list(range(len(dims))):
+            return None
+        if result.shape[0] != prod(extents) or {d for d, _ in result.axes[0].terms} != set(dims):
+            return None
+        name = self.spill(op, index, target, flatten=result.axes[0])
+        return InHbm(table.name, type_, table.layer, name, op)
+
+    def spill(
+        self, gather: GatherOp, index: SSAValue, target: Block, flatten: AxisExpr | None = None
+    ) -> str:
+        """Store the index of a gather to a tensor in HBM of its own; that tensor's name. `flatten`
+        says where an entry lies along the single axis of that tensor. One store serves all gathers
+        of a block by the same index."""
+        rank = 0 if flatten is None else 1
+        key = (gather.ins[1], target, rank)
+        if key in self.spilled:
+            return self.spilled[key]
+        if flatten is not None:
+            assert isinstance(index.type, TensorType)
+            extents = index.type.get_shape()
+            flat = MapOp.move(
+                gather.ins[1],
+                TensorType(index.type.element_type, [prod(extents)]),
+                dims_of(extents),
+                identity_map(len(extents)),
+                (flatten,),
+            )
+            copy_location(gather, flat)
+            index = self.emit(flat, [index], target, gather).outs[0]
+            flat.erase()
+        name = symbol(f"{node_name(gather)}.rows", self.taken)
+        hbm = HbmOp(
+            properties={
+                "sym_name": StringAttr(name),
+                "kind": HbmKindAttr(HbmKind.SCRATCH),
+                "type": index.type,
+            }
+        )
+        copy_location(gather, hbm)
+        assert self.program is not None
+        Rewriter.insert_op(hbm, InsertPoint.before(self.program))
+        store = StoreOp(index, name)
+        copy_location(gather, store)
+        target.add_op(store)
+        self.spilled[key] = name
+        return name
 
     def emit(
         self, op: StructuredOp, places: list[Place], target: Block, origin: Operation
@@ -210,7 +270,7 @@ class _Converter:
                 place = place.state
             if isinstance(place, InHbm):
                 preload = PreloadOp(place.name, place.type, place.layer, place.rows)
-                copy_location(origin, preload)
+                copy_location(place.gather or origin, preload)
                 preload.result.name_hint = place.name
                 target.add_op(preload)
                 operands.append(preload.result)
@@ -276,6 +336,16 @@ class _Converter:
             self.places[old] = new
 
 
+def _read_once(value: SSAValue) -> bool:
+    """Whether one operand of one operator in the same block is all that reads it."""
+    uses = list(value.uses)
+    return (
+        len(uses) == 1
+        and isinstance(uses[0].operation, StructuredOp)
+        and uses[0].operation.parent is value.owner.parent
+    )
+
+
 def _onnx_name(attrs: ArrayAttr[Attribute] | None, index: int) -> str | None:
     if attrs is None:
         return None
@@ -292,8 +362,10 @@ class ConvertTeToIccaPass(ModulePass):
 
     Every structured operation becomes one `icca.execute`, preceded by one `icca.preload` for each
     operand that lies in HBM: program order is a correct, unoverlapped schedule. Executes have no
-    plans yet. Invariant: the numbers, and one execute per structured operation plus one copy per
-    value that a loop carries or that goes from HBM to HBM.
+    plans yet. A gather from a table in HBM is a preload of the rows that its index names; an index
+    that is computed on chip (a router's choice of experts) is stored to a scratch tensor in HBM
+    first. Invariant: the numbers, and one execute per structured operation, but for gathers that
+    became preloads, plus one copy per value that a loop carries or that goes from HBM to HBM.
     """
 
     name = "convert-te-to-icca"

@@ -233,11 +233,16 @@ def tensors(module: ModuleOp, program: ProgramOp) -> Iterator[Broken]:
     for name, tensor in hbm.items():
         if tensor.kind.data is HbmKind.OUTPUT and name not in written:
             yield Broken(tensor, f"the output @{name} is never stored")
+    blank = {name for name, op in hbm.items() if op.kind.data is HbmKind.SCRATCH}
     for op in moves:
         if isinstance(op, PreloadOp):
             yield from _preload(op, hbm)
+            for name in (op.source, op.rows):
+                if name is not None and name.root_reference.data in blank:
+                    yield Broken(op, f"{_describe(op)} reads {_symbol(name)} before it is stored")
         else:
             yield from _store(op, hbm)
+            blank.discard(op.target.root_reference.data)
     for execute in executes(program):
         for op in execute.body.block.ops:
             if isinstance(op, InsertOp):
@@ -321,7 +326,7 @@ def _store(op: StoreOp, hbm: dict[str, HbmOp]) -> Iterator[Broken]:
     if (target := hbm.get(name)) is None:
         yield Broken(op, f"no tensor in HBM is called @{name}")
         return
-    if target.kind.data not in (HbmKind.OUTPUT, HbmKind.STATE):
+    if target.kind.data in (HbmKind.INPUT, HbmKind.WEIGHT):
         yield Broken(op, f"@{name} is {target.kind.data} and may not be stored to")
     yield from _layer(op, target)
     shape, dtype = shape_dtype(op.source.type)

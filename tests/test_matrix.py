@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,9 @@ GRAPHS = [
     ),
     "bert_sdpa_dyn_legacy",
     "dit_tiny_dyn_dynamo",
+    "mixtral5_batched_mm_decode_static_dynamo",
+    "mixtral5_batched_mm_prefill_static_dynamo",
+    "moe_dense_dispatch_static_dynamo",
     "statickv_index_copy_dynamo",
     "statickv_scatter_dynamo",
 ]
@@ -54,6 +56,9 @@ SIX = [
 """Graphs that `make test` also runs on the larger chips; `make test-all` runs the whole matrix."""
 ONE = "llama2_decode_static_dynamo"
 
+TOO_LARGE = {("mixtral5_batched_mm_prefill_static_dynamo", "test-16")}
+"""What can't fit: the experts that 16 tokens choose are 1.5 MB as one tensor."""
+
 CHIPS = ["test-64", "ipu-pod4-hbm"]
 EXTRA_CHIPS = ["ipu-hbm", "ipu-mk2"]
 
@@ -61,14 +66,18 @@ QUICK = "basic"
 """The policy that is quickest to compile. None is the default, which is the best."""
 
 
-def cases() -> Iterator[ParameterSet]:
+def cases() -> list[ParameterSet]:
     """Every graph on every chip under QUICK, and SIX under the default policy as well."""
+    found: list[ParameterSet] = []
     for chip in ("test-16", *CHIPS, *EXTRA_CHIPS):
         for graph in SIX if chip in EXTRA_CHIPS else GRAPHS:
             quick = chip == "test-16" or (graph == ONE if chip in EXTRA_CHIPS else graph in SIX)
-            yield case(graph, chip, QUICK, quick)
+            if (graph, chip) in TOO_LARGE:
+                continue
+            found.append(case(graph, chip, QUICK, quick))
             if graph in SIX and chip not in EXTRA_CHIPS:
-                yield case(graph, chip, None, graph == ONE and chip != "ipu-pod4-hbm")
+                found.append(case(graph, chip, None, graph == ONE and chip != "ipu-pod4-hbm"))
+    return found
 
 
 def case(graph: str, chip: str, policy: str | None, quick: bool) -> ParameterSet:

@@ -146,12 +146,13 @@ class HbmKind(StrEnum):
 
     INPUT = auto()
     OUTPUT = auto()
+    SCRATCH = auto()
     STATE = auto()
     WEIGHT = auto()
 
 
 @irdl_attr_definition
 class HbmKindAttr(EnumAttribute[HbmKind], SpacedOpaqueSyntaxAttribute):
-    """`weight`, `input`, `output` or `state`."""
+    """`weight`, `input`, `output`, `scratch` or `state`."""
 
     name = "icca.hbm_kind"

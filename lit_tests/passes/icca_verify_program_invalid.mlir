@@ -503,3 +503,38 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
     icca.store %a to @y : tensor<4xf32>
   }
 }
+
+// -----
+
+// What the program keeps in HBM is stored before it is read.
+// CHECK: the preload of @t reads @picks before it is stored
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm scratch @picks : tensor<2xi64>
+  icca.hbm input @i : tensor<2xi64> {inputs = ["i"]}
+  icca.hbm input @t : tensor<8xf32> {inputs = ["t"]}
+  icca.hbm output @y : tensor<2xf32> {outputs = ["y"]}
+  icca.program @main {
+    %i = icca.preload @i : !icca.handle<tensor<2xi64>>
+    %x = icca.preload @t rows @picks : !icca.handle<tensor<2xf32>>
+    %a = icca.execute "a"(%i) plan <grid [d = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2xi64>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2xi64>> -> tensor<2xi64>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2xi64>):
+        %4 = te.map(%3) <(d = 2), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2xi64>) -> tensor<2xi64>
+      } : (tensor<2xi64>) -> tensor<2xi64>
+      icca.yield %2 : tensor<2xi64>
+    } : (!icca.handle<tensor<2xi64>>) -> tensor<2xi64>
+    icca.store %a to @picks : tensor<2xi64>
+    %b = icca.execute "b"(%x) plan <grid [d = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2xf32>> -> tensor<2xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2xf32>):
+        %4 = te.map(%3) <(d = 2), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2xf32>) -> tensor<2xf32>
+      } : (tensor<2xf32>) -> tensor<2xf32>
+      icca.yield %2 : tensor<2xf32>
+    } : (!icca.handle<tensor<2xf32>>) -> tensor<2xf32>
+    icca.store %b to @y : tensor<2xf32>
+  }
+}
