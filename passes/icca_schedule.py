@@ -90,8 +90,9 @@ def schedule_by_name(
     energy: bool = False,
     effort: Effort | None = None,
     tables: Tables | None = None,
+    solved: Solved | None = None,
 ) -> Scheduling:
-    """`schedule_module` with a policy by name.
+    """`schedule_module` with a policy by name. solved: what calls with the same tables have found.
 
     For `search`, which chooses by the scheduler's model, the other policies' programs are simulated
     beside its own and the fastest is kept: the model is off by up to 1 %, and where fragmentation
@@ -99,7 +100,7 @@ def schedule_by_name(
     """
     tables = tables or tables_of(module)
     best = module.clone()
-    solved: Solved = {}
+    solved = {} if solved is None else solved
     chosen = policy(name, energy=energy, effort=effort or Effort(), solved=solved)
     scheduling = schedule_module(best, chosen, keep_plans=keep_plans, tables=tables)
     if name == EXECUTABLE[-1]:

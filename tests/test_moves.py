@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from operators import CASES, plans
 
+from elk_ir.cost.shapes import itemsize
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.plan import domain
 from elk_ir.plan.domain import Access, Operator
@@ -61,8 +62,15 @@ class Definition:
         self.ways = prod(plan.grid[d] for d in op.reductions)
 
     def place(self, core: int) -> tuple[int, ...]:
-        """Grid coordinates of a core."""
-        return digits(core, self.plan.grid)
+        """Grid coordinates of a core: digits of its number, those of the dimensions that the
+        largest operand has first, each by position."""
+        operands = self.op.operands
+        sizes = [prod(a.shape) * itemsize(a.dtype) for a in operands]
+        has = operands[sizes.index(max(sizes))].dims if sizes else range(self.rank)
+        order = [d for d in range(self.rank) if d in has]
+        order += [d for d in range(self.rank) if d not in has]
+        found = digits(core, tuple(self.plan.grid[d] for d in order))
+        return tuple(found[order.index(d)] for d in range(self.rank))
 
     def number(self, core: int, dims: list[int]) -> int:
         """Rank of a core among those that differ only in `dims`."""

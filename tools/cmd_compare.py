@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elk_ir.tools.elk_options import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from elk_ir.chips import Chip
     from elk_ir.passes.icca_schedule_model import Scheduling, Tables
+    from elk_ir.schedule.policies import Solved
     from elk_ir.sim.record import Frame
     from elk_ir.sim.result import SimResult
 
@@ -85,6 +86,8 @@ class Prepared:
     module: ModuleOp
     tables: Tables
     cpu_s: float
+    solved: Solved = field(default_factory=dict)
+    """What the policies found: `search` begins with it."""
 
 
 def prepare(
@@ -165,7 +168,9 @@ def _result(
         module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
         tables = Tables(chip, tables.cost, tables.known)
     effort = Effort(steps_of(time_budget_s), seed)
-    scheduling = schedule_by_name(module, name, effort=effort, tables=tables)
+    scheduling = schedule_by_name(
+        module, name, effort=effort, tables=tables, solved=prepared.solved
+    )
     if name == REFERENCE:
         cpu_s = time.process_time() - started
         result = simulate(timeline_of(module), chip)

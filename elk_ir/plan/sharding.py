@@ -22,6 +22,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import TypeVar
 
+from elk_ir.cost.shapes import itemsize
 from elk_ir.plan.domain import Access, Operator, Phase
 from elk_ir.plan.expr import CORE, SLOT, Expr, const
 from elk_ir.plan.layout import AxisLayout, Cut, Layout
@@ -72,8 +73,13 @@ class Sharding:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """Core-number stride of each grid dimension (row-major)."""
-        return _strides(self.plan.grid)
+        """Core-number stride of each grid dimension; `core_order` says which vary fastest."""
+        strides = [1] * len(self.plan.grid)
+        stride = 1
+        for d in reversed(core_order(self.op)):
+            strides[d] = stride
+            stride *= self.plan.grid[d]
+        return tuple(strides)
 
     def coordinate(self, d: int) -> Expr:
         """g_d of core c."""
@@ -330,6 +336,19 @@ class Sharding:
 def sharding(op: Operator, plan: Plan) -> Sharding:
     """The layouts of `op` under `plan`. Assumes that `plan_errors` found nothing."""
     return Sharding(op, plan)
+
+
+@lru_cache(maxsize=4096)
+def core_order(op: Operator) -> tuple[int, ...]:
+    """The grid's dimensions from that whose neighbours are farthest apart to that whose neighbours
+    are neighbouring cores: those of the largest operand by position, then those that it lacks. So
+    the cores that share a slice of it are neighbours, and a chip holds few copies of what another
+    chip holds."""
+    sizes = [prod(a.shape) * itemsize(a.dtype) for a in op.operands]
+    if not sizes:
+        return tuple(range(len(op.dims)))
+    dims = op.operands[max(range(len(sizes)), key=sizes.__getitem__)].dims
+    return tuple(sorted(range(len(op.dims)), key=lambda d: (d not in dims, d)))
 
 
 def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:

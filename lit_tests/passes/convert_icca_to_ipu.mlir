@@ -13,7 +13,7 @@ func.func @main(%x: tensor<4x8xf32> {onnx.name = "x"}) -> (tensor<4x12xf32> {onn
   // read and replaced at slot t mod 2, the activation at slot 0.
   // CHECK: ipu.remote weight @w : tensor<8x12xf32> = dense<1.000000e+00> : tensor<8x12xf32>
   // CHECK: ipu.var @p.preload0 at {{[0-9]+}} bytes 16 : tensor<4x8xf32> <8 cores, [4 at {{.*}} size 2, 8 at {{.*}} size 2]> of "p" loc("p")
-  // CHECK: ipu.var @p.preload1 at {{[0-9]+}} bytes 48 : tensor<8x12xf32> <8 cores, [8 at {{.*}} size 2 slots 2, 12 at ((c mod 4) * 3) size 3]> of "p"
+  // CHECK: ipu.var @p.preload1 at {{[0-9]+}} bytes 48 : tensor<8x12xf32> <8 cores, [8 at {{.*}} size 2 slots 2, 12 at (((c floordiv 2) mod 4) * 3) size 3]> of "p"
   // CHECK: ipu.codelet @p {
   // CHECK-LABEL: ipu.program @main
   // CHECK: ipu.copy_start @x -> @p.preload0 loc("p")

@@ -54,7 +54,7 @@ func.func @main(%h: tensor<2x64xf32> {onnx.name = "h"}) -> (tensor<2x32xf32> {on
 
 // One variable a buffer: preload-state and execute-state of the weight lie apart, and differ in the
 // last cut, a half of each of the two ring blocks.
-// IPU:       ipu.var @q.preload1 at {{[0-9]+}} bytes 2048 : tensor<64x64xf32> <8 cores, {{.*}} size 16 at ((((c floordiv 4) mod 2) mod 2) * 8) size 8 slots 2,
+// IPU:       ipu.var @q.preload1 at {{[0-9]+}} bytes 2048 : tensor<64x64xf32> <8 cores, {{.*}} size 16 at (((c mod 2) mod 2) * 8) size 8 slots 2,
 // IPU:       ipu.var @q.execute1 at {{[0-9]+}} bytes 4096 : tensor<64x64xf32> <8 cores, {{.*}} size 16 slots 2,
 // IPU-LABEL: ipu.program @main
 // IPU:         ipu.copy_start @wq -> @q.preload1

@@ -27,7 +27,7 @@ func.func @main(%h: tensor<2x64xf32> {onnx.name = "h"}) -> (tensor<2x32xf32> {on
 // CHECK: op 1 "/model/q:0" contract cores 8 grid [m = 2 / 2, n = 64 / 2, k = 64 / 2] rings [k = 2] reduce 2 ways scatter over n {
 // CHECK-NEXT: operand 0 resident op 0.0 : tensor<2x64xf32>
 // CHECK-NEXT: operand 1 hbm @wq : tensor<64x64xf32>
-// CHECK-NEXT: execute0 128 bytes at {{[0-9]+}} <8 cores, [2 at ((c floordiv 4) mod 2) size 1,
+// CHECK-NEXT: execute0 128 bytes at {{[0-9]+}} <8 cores, [2 at (c mod 2) size 1,
 // CHECK-NEXT: preload1 2048 bytes at {{[0-9]+}} <8 cores,
 // CHECK-NEXT: landing1 2048 bytes at {{[0-9]+}}
 // CHECK: result0 64 bytes at {{[0-9]+}} <8 cores,
