@@ -13,7 +13,7 @@ from elk_ir.compiler import GPIPE, Signature
 from elk_ir.dialects import northpole
 from elk_ir.dialects.location import node_names
 from elk_ir.dialects.types import shape_dtype
-from elk_ir.errors import ElkError
+from elk_ir.northpole.mapping import Mapping as StageMapping
 from elk_ir.northpole.network import Unit
 from elk_ir.northpole.pipeline import with_chip
 from elk_ir.northpole.report import (
@@ -33,6 +33,7 @@ from elk_ir.targets.northpole.read import mapping_of
 
 if TYPE_CHECKING:
     from elk_ir.chips import Chip
+    from elk_ir.targets.northpole.host import Generation, Session
     from elk_ir.targets.northpole.runtime import Appliance
 
 MAP_FILES = {"map.txt": stage_map_text, "map.json": stage_map_json, "map.svg": stage_map_svg}
@@ -57,7 +58,7 @@ def build_northpole_report(
     simulate a run.
     """
     mapping = with_chip(mapping_of(target), chip)
-    fields = stage_map_fields(mapping, simulate=simulate)
+    fields = time_fields(mapping) if simulate else stage_map_fields(mapping, simulate=False)
     report: dict[str, Any] = {
         "elk_ir_version": __version__,
         "model": model,
@@ -73,8 +74,6 @@ def build_northpole_report(
     if tokens is not None:
         report["tokens_per_run"] = tokens
     report |= {k: v for k, v in fields.items() if k not in ("model", "chip", "policy")}
-    if simulate:
-        report |= _time_fields(report, mapping.network.macs, has_state(mapping))
     return report | {
         "hbm_bytes": 0,
         "hbm_footprint_bytes": 0,
@@ -87,17 +86,19 @@ def build_northpole_report(
     }
 
 
-def _time_fields(report: Mapping[str, Any], macs: float, generates: bool) -> dict[str, float]:
-    """The names that all targets share: for a model that generates, of a whole mini-batch with its
-    prompts; for others of one sample."""
-    if not generates:
-        rate = report["samples_per_s"]
-        return {"time_s": report["latency_s"], "flops_per_s": 2 * macs * rate}
-    tokens = report["mini_batch"] * (report["prompt_tokens"] + report["generated_tokens"])
-    return {
-        "time_s": report["latency_s"],
-        "flops_per_s": 2 * macs * tokens / report["latency_s"],
-        "energy_j": report["power_w"] * report["latency_s"],
+def time_fields(mapping: StageMapping) -> dict[str, Any]:
+    """The stage map's fields with the names that all targets share: `time_s` is that of a whole
+    mini-batch with its prompts where the model generates, of one micro-batch where it does not."""
+    fields = stage_map_fields(mapping)
+    macs = mapping.network.macs
+    if not has_state(mapping):
+        rate = fields["samples_per_s"]
+        return fields | {"time_s": fields["latency_s"], "flops_per_s": 2 * macs * rate}
+    tokens = fields["mini_batch"] * (fields["prompt_tokens"] + fields["generated_tokens"])
+    return fields | {
+        "time_s": fields["latency_s"],
+        "flops_per_s": 2 * macs * tokens / fields["latency_s"],
+        "energy_j": fields["power_w"] * fields["latency_s"],
     }
 
 
@@ -207,8 +208,40 @@ class NorthpoleProgram(Program):
         appliance.put(0, taken)
         return appliance.get(0)
 
-    def interpreter(self, **options: Any) -> Any:
-        """Raises ElkError: cards are run by `appliance`."""
-        raise ElkError(
-            "a program of cards is no program of one chip", hint="use NorthpoleProgram.appliance"
+    # A session fills, executes and reads outputs as the virtual machine of an ipu program does.
+    def interpreter(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        *,
+        random_weights: int | None = None,
+        landing: str = "late",
+        filled: Mapping[str, int] | None = None,
+    ) -> Session:
+        """One micro-batch on the cards, as decoding drives it; `landing` and `filled` are of no
+        meaning here: caches say by their shape how far they are filled."""
+        from elk_ir.targets.northpole.host import Session
+
+        return Session(self.appliance(micro_batches=1, random_weights=random_weights))
+
+    def generate(
+        self,
+        prompts: np.ndarray,
+        steps: int,
+        *,
+        micro_batches: int | None = None,
+        together: bool = True,
+        random_weights: int | None = None,
+    ) -> Generation:
+        """`steps` greedy tokens for each prompt: tokens (users, length) of whole micro-batches.
+
+        The host embeds, samples and feeds back; prompts pass token by token, one behind another.
+        `together`: all micro-batches are under way at once; otherwise one after another, which
+        gives the same tokens. Raises ElkError for a graph that does not decode, and for prompts
+        that do not fit.
+        """
+        from elk_ir.targets.northpole.host import generate
+
+        groups = -(-len(prompts) // self.report["graph_batch"])
+        appliance = self.appliance(
+            micro_batches=micro_batches or groups, random_weights=random_weights
         )
+        return generate(self, appliance, prompts, steps, together=together)
