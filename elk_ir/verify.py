@@ -30,6 +30,7 @@ from elk_ir.compiler import (
     pipeline,
     quiet_collector,
     resolve_chip,
+    resolve_target,
     run_passes,
     signature_of,
 )
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, np.ndarray]
 
-_PREFIX = {"ipu.": "ipu", "icca.": "icca", "te.": "te"}
+# A stage map beside a te function is no program: that has executes.
+_PREFIX = {"ipu.": "ipu", "northpole.execute": "northpole", "icca.": "icca", "te.": "te"}
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,10 @@ def verify_levels(
     random_inputs_seed: int = 0,
     random_weights: int | None = None,
     policy: str | None = None,
-    target: str = "ipu",
+    target: str | None = None,
     dims: Mapping[str, int] | None = None,
     kv_capacity: int | None = None,
+    mapping: Mapping[str, str | int] | None = None,
     expected: Arrays | None = None,
     passes: Sequence[ModulePass] | None = None,
     progress: Report | None = None,
@@ -118,8 +121,9 @@ def verify_levels(
     """Run `model` at every level on the same inputs; stops at the first that disagrees.
 
     inputs: by name; None makes them up from `random_inputs_seed`. `expected` outputs (from the
-    framework that exported the model, say) check the import as well. `passes` replaces the
-    pipeline. Raises ElkError for what can't be compiled or run at the onnx level.
+    framework that exported the model, say) check the import as well. `target`, `mapping`: as for
+    `compile_model`. `passes` replaces the pipeline. Raises ElkError for what can't be compiled or
+    run at the onnx level.
     """
     with quiet_collector():
         shapes = None if inputs is None else {n: np.shape(a) for n, a in inputs.items()}
@@ -129,7 +133,13 @@ def verify_levels(
         )
         ctx = context()
         if passes is None:
-            passes = pipeline(machine, target=target, policy=policy, kv_capacity=kv_capacity)
+            passes = pipeline(
+                machine,
+                target=resolve_target(target, machine),
+                policy=policy,
+                kv_capacity=kv_capacity,
+                mapping=mapping,
+            )
         signature = signature_of(module)
         if inputs is None:
             inputs = random_inputs(signature.inputs, random_inputs_seed)
@@ -240,9 +250,15 @@ class _Session:
 
             outputs = evaluate_icca(module, self.inputs, load_weight=self.weights.load)
             return shaped_outputs(outputs, self.signature)
+        chip = chip_of_module(module)
+        if level == "northpole":
+            from elk_ir.targets.northpole.runtime import Appliance
+
+            cards = Appliance(module, self.weights.load, chip, self.signature, micro_batches=1)
+            cards.put(0, self.inputs)
+            return cards.get(0)
         from elk_ir.targets.ipu.interpreter import Interpreter
 
-        chip = chip_of_module(module)
         machine = Interpreter(
             module,
             lambda remote: self.weights.load(remote.value),
@@ -349,7 +365,7 @@ def _is_numeric(op: Any) -> bool:
 
 
 def level_of(module: ModuleOp) -> str:
-    """The lowest level that a module has operations of: onnx, te, icca or ipu."""
+    """The lowest level that a module has operations of: onnx, te, icca, northpole or ipu."""
     found: set[str] = set()
     for op in module.walk():
         for prefix, level in _PREFIX.items():

@@ -16,6 +16,7 @@ from elk_ir.tools.elk_options import (
     dims_of,
     given_inputs,
     inputs_for,
+    mapping_of,
     print_json,
     program_from_args,
     progress,
@@ -101,6 +102,8 @@ def run_steps(args: argparse.Namespace) -> int:
             random_weights=args.random_weights,
             progress=say,
             policy=args.policy,
+            target=args.target,
+            mapping=mapping_of(args),
             dims=dims_of(args),
         )
         tokens: list[np.ndarray] = []

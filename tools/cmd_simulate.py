@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from elk_ir.errors import UsageError
 from elk_ir.tools.elk_options import (
     add_compile_flags,
     add_json_flag,
@@ -48,7 +49,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulates and reports. Raises ElkError for what can't be compiled or loaded."""
-    from elk_ir.errors import UsageError
     from elk_ir.sim.trace import write_trace
     from elk_ir.targets.ipu.timeline import simulate_module
 
@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--bins {args.bins}: must not be negative")
     with progress() as say:
         program = program_from_args(args, say, None)
+        if program.target_name == "northpole":
+            return _cards(args, program)
         say("simulating")
         result = simulate_module(program.target, program.chip)
         ideal = simulate_module(program.target, program.chip.ideal())
@@ -67,6 +69,38 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_text(args, program, result, ideal))
     return 0
+
+
+def _cards(args: argparse.Namespace, program: Program) -> int:
+    """A pipeline of cards: what its stages do in a run, as text, JSON or trace."""
+    from elk_ir.northpole.report import stage_map_text
+    from elk_ir.targets.northpole.read import mapping_of
+    from elk_ir.targets.northpole.timeline import write_trace
+
+    if args.bins:
+        raise UsageError("--bins: an appliance of cards has no utilisation over time")
+    mapping = mapping_of(program.target)
+    if args.trace is not None:
+        write_trace(mapping, args.trace)
+    if args.json:
+        print_json(simulated_fields(program))
+        return 0
+    sys.stdout.write(stage_map_text(mapping))
+    if args.trace is not None:
+        print(f"trace written to {args.trace}")
+    return 0
+
+
+def simulated_fields(program: Program) -> dict[str, Any]:
+    """What the simulation of an appliance says, under the names of `report.json`."""
+    from elk_ir.targets.northpole.compiled import time_fields
+    from elk_ir.targets.northpole.read import mapping_of
+
+    keys = ("model", "chip", "policy", "compile_cpu_s", "compile_peak_rss_bytes")
+    return {
+        **{key: program.report[key] for key in keys if key in program.report},
+        **time_fields(mapping_of(program.target)),
+    }
 
 
 def _decoding(program: Program, result: SimResult) -> dict[str, float]:
