@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from elk_ir.chips import Chip
     from elk_ir.program import Program
+    from elk_ir.quantizer import Quantization
 
 DEFAULT_POLICY = "search"
 """The best scheduling policy that is implemented: the fastest programs over the graphs we have."""
@@ -80,6 +81,7 @@ def compile_model(
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
     mapping: Mapping[str, str | int] | None = None,
+    quantize: Quantization | None = None,
     simulate: bool = True,
     progress: Report | None = None,
 ) -> Program:
@@ -93,6 +95,7 @@ def compile_model(
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
     time_budget_s: how long to search for a better program; the best one so far is returned.
     mapping: for northpole, options of `northpole-map-stages`: precision, cards, users, route.
+    quantize: makes the products of the model products of integers (docs/quantization.md).
     simulate: whether the report says how long the program takes on the chip.
     progress: called with a line about each step.
 
@@ -118,6 +121,19 @@ def compile_model(
             time_budget_s=time_budget_s,
             mapping=mapping,
         )
+
+        if quantize is not None:
+            from elk_ir.quantizer import with_quantization
+
+            passes = with_quantization(
+                passes,
+                quantize,
+                model=model,
+                source=source,
+                module=module,
+                chip=machine,
+                progress=progress,
+            )
 
         def after(done: ModulePass, module: ModuleOp) -> None:
             if done.name == "convert-te-to-icca":
