@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -20,6 +20,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from elk_ir.errors import ElkError, ModelError
 from elk_ir.numerics.tensors import TensorSpec
+from elk_ir.target import find_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -28,17 +29,8 @@ if TYPE_CHECKING:
     from elk_ir.program import Program
     from elk_ir.quantizer import Quantization
 
-DEFAULT_POLICY = "search"
-"""The best scheduling policy that is implemented: the fastest programs over the graphs we have."""
-
-RESIDENT = "resident"
-"""The policy of chips without HBM: all weights are on chip before a run starts."""
-
 GPIPE = "gpipe"
 """The policy of NorthPole appliances: micro-batches through stages that hold everything."""
-
-TARGETS = ("ipu", "northpole")
-"""Machines that a program can be lowered to."""
 
 NORTHPOLE_OPTIONS = ("precision", "cards", "users", "route")
 """What `northpole-map-stages` can be told about a mapping, beside its chip."""
@@ -48,6 +40,9 @@ TRACEBACK = "ELK_TRACEBACK"
 
 Report = Callable[[str], None]
 """Receives one line about what is being done now."""
+
+Model: TypeAlias = "str | Path | bytes | ModelProto | ModuleOp"
+"""What can be compiled."""
 
 AfterPass = Callable[[ModulePass, ModuleOp], None]
 
@@ -71,7 +66,7 @@ class Source:
 
 
 def compile_model(
-    model: str | Path | bytes | ModelProto,
+    model: Model,
     *,
     chip: str | Path | Chip,
     target: str | None = None,
@@ -85,11 +80,12 @@ def compile_model(
     simulate: bool = True,
     progress: Report | None = None,
 ) -> Program:
-    """Compile an ONNX model for a chip. Exported as `elk_ir.compile`.
+    """Compile a model for a chip. Exported as `elk_ir.compile`.
 
-    model: the path of a `.onnx` file, its bytes, or an onnx.ModelProto.
+    model: the path of a `.onnx` file, its bytes, or an onnx.ModelProto; or IR, an xDSL module or
+    the path of an `.mlir` file, at the level of te or linalg on tensors (docs/embedding.md).
     chip: a built-in name, the path of a chip file, or a Chip.
-    target: the machine to lower to (None: what the chip is).
+    target: ipu, northpole, or the name of an extension's (None: what the chip is).
     policy: how preloads are scheduled (None: the best one there is; the report names it).
     dims, input_shapes: bind symbolic dimensions by name, or by the shapes of inputs.
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
@@ -102,24 +98,24 @@ def compile_model(
     Raises ElkError, with one message, when the model or the chip is no good or when the model does
     not fit the chip. Weights are not read and need not exist.
     """
-    from elk_ir.report_json import build_report, operator_table
-
     started = time.process_time()
     machine = resolve_chip(chip)
-    target = resolve_target(target, machine)
+    backend = find_target(resolve_target(target, machine))
     with quiet_collector():
         module, source = import_source(
             model, machine, dims=dims, input_shapes=input_shapes, progress=progress
         )
         ctx = context()
-        levels = {"onnx": module.clone()}
+        entry = input_level(module)
+        levels = {entry: module.clone()}
         passes = pipeline(
             machine,
-            target=target,
+            target=backend.name,
             policy=policy,
             kv_capacity=kv_capacity,
             time_budget_s=time_budget_s,
             mapping=mapping,
+            source=entry,
         )
 
         if quantize is not None:
@@ -141,25 +137,19 @@ def compile_model(
 
         front, back = split_at(passes, "convert-te-to-icca")
         run_passes(ctx, module, front, model=source.name, progress=progress)
-        signature = signature_of(levels["onnx"])
+        signature = signature_of(levels[entry])
         levels["te"] = module.clone()
-        middle, last = split_at(back, f"convert-icca-to-{target}")
+        middle, last = split_at(back, backend.lowering[0])
         run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
         levels["icca"] = module.clone()
-        operators = [] if target == "northpole" else operator_table(module)
         run_passes(ctx, module, last, model=source.name, progress=progress)
-        levels[target] = module
+        levels[backend.name] = module
         if simulate and progress is not None:
             progress("simulating")
-        build = build_report
-        if target == "northpole":
-            from elk_ir.targets.northpole.compiled import build_northpole_report as build
-        report = build(
+        report = backend.build_report(
             levels["icca"],
             module,
-            operators,
             chip=machine,
-            target_name=target,
             model=source.name,
             signature=signature,
             dims=dims or {},
@@ -167,20 +157,9 @@ def compile_model(
         )
         report["compile_cpu_s"] = time.process_time() - started
         report["compile_peak_rss_bytes"] = peak_rss_bytes()
-    return program_class(target)(
+    return backend.program_class()(
         levels=levels, report=report, chip=machine, source=source, signature=signature
     )
-
-
-def program_class(target: str) -> type[Program]:
-    """The kind of program that is compiled for a target."""
-    if target == "northpole":
-        from elk_ir.targets.northpole.compiled import NorthpoleProgram
-
-        return NorthpoleProgram
-    from elk_ir.program import Program
-
-    return Program
 
 
 # ---------------------------------------------------------------------- what goes in
@@ -195,37 +174,43 @@ def resolve_chip(chip: str | Path | Chip) -> Chip:
 
 def resolve_target(target: str | None, chip: Chip) -> str:
     """The target by name, or the one that the chip is. Raises ElkError for one that does not exist,
-    and for cards where the chip is none."""
+    and for a chip that is no machine of its kind."""
     if target is None:
-        return "northpole" if chip.northpole is not None else "ipu"
-    if target not in TARGETS:
-        raise ElkError(f"unknown target {target!r}", hint=f"the targets are: {', '.join(TARGETS)}")
-    if target == "northpole" and chip.northpole is None:
-        raise ElkError(
-            f"chip {chip.name!r} is no NorthPole machine: it has no [northpole] section",
-            hint="use northpole-16, northpole, or a file that extends one of them",
-        )
+        target = "northpole" if chip.northpole is not None else "ipu"
+    find_target(target).check(chip)
     return target
 
 
 def import_source(
-    model: str | Path | bytes | ModelProto,
+    model: Model,
     chip: Chip,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> tuple[ModuleOp, Source]:
-    """The model as a module of the onnx dialect that names its chip, and where it came from.
+    """The model as a module that names its chip, and where it came from: an ONNX model in the onnx
+    dialect, IR as it is.
 
-    Raises ModelError as `elk_ir.frontend.importer.import_model` does.
+    Raises ModelError as `elk_ir.frontend.importer.import_model` and `import_ir` do.
     """
     from elk_ir.dialects.chip import ChipAttr
     from elk_ir.frontend.importer import import_model
 
     if progress is not None:
         progress("importing the model")
-    if isinstance(model, str | Path):
+    if isinstance(model, ModuleOp) or (
+        isinstance(model, str | Path) and str(model).endswith(".mlir")
+    ):
+        from elk_ir.frontend.ir import import_ir
+
+        if dims or input_shapes:
+            raise ModelError(
+                "the shapes of IR are static: there are no dimensions to bind",
+                where=None if isinstance(model, ModuleOp) else str(model),
+            )
+        module, source = import_ir(model)
+    elif isinstance(model, str | Path):
         path = Path(model)
         if path.is_dir():
             raise ModelError("this is a folder, not an ONNX model", where=str(model))
@@ -238,6 +223,14 @@ def import_source(
         module = import_model(data, name=name, dims=dims, input_shapes=input_shapes)
     module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
     return module, source
+
+
+def input_level(module: ModuleOp) -> str:
+    """The level at which a model comes in: onnx, linalg or te."""
+    prefixes = {op.name.partition(".")[0] for op in module.walk()}
+    if "onnx" in prefixes:
+        return "onnx"
+    return "linalg" if prefixes & {"linalg", "tensor", "arith", "math"} else "te"
 
 
 def signature_of(module: ModuleOp) -> Signature:
@@ -284,6 +277,14 @@ def context() -> Context:
     return ctx
 
 
+_FRONT_ENDS = {
+    "onnx": ("convert-onnx-to-te",),
+    "linalg": ("convert-linalg-to-te",),
+    "te": (),
+}
+"""Levels at which a model may come in, and the passes from there to te."""
+
+
 def pipeline(
     chip: Chip,
     *,
@@ -292,76 +293,28 @@ def pipeline(
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
     mapping: Mapping[str, str | int] | None = None,
+    source: str = "onnx",
 ) -> tuple[ModulePass, ...]:
-    """The passes that lead from onnx to `target`, in order. Raises ElkError for a bad option.
+    """The passes that lead from `source` (onnx, linalg or te) to `target`, in order.
 
     On a chip without HBM everything is on chip before a run starts: layers stay unrolled, because
-    there is nothing to fetch in a loop, and instead of a policy there is one way, `resident`.
+    there is nothing to fetch in a loop. Raises ElkError for a bad option.
     """
-    from elk_ir.passes.icca_schedule import POLICIES
+    from elk_ir.extensions import universe
     from elk_ir.pipelines import PIPELINES
     from elk_ir.tools.opt_pipeline import parse_passes
-    from elk_ir.universe import ELK_UNIVERSE
 
-    if target == "northpole":
-        return _northpole_pipeline(policy, kv_capacity, mapping or {})
-    if mapping:
-        raise ElkError(f"{', '.join(mapping)}: only the northpole target has a stage map")
-    known = tuple(POLICIES) if chip.hbm is not None else (RESIDENT,)
-    policy = policy or (DEFAULT_POLICY if chip.hbm is not None else RESIDENT)
-    if policy not in known:
-        listed = ", ".join(known)
-        raise ElkError(
-            f"unknown policy {policy!r}", hint=f"the policies for {chip.name!r} are: {listed}"
-        )
-    names = _front_end(kv_capacity)
-    schedule = f"icca-schedule{{policy={policy}}}" if chip.hbm else "icca-make-resident"
-    names += ["convert-te-to-icca", schedule, "icca-allocate", "icca-verify-program"]
-    names += [f"convert-icca-to-{target}", f"{target}-verify-program"]
-    passes = parse_passes(",".join(names), ELK_UNIVERSE.all_passes, PIPELINES, origin="elk")
-    if chip.hbm is None:
-        passes = tuple(p for p in passes if p.name != "te-roll-layers")
-    return tuple(_with_budget(each, time_budget_s) for each in passes)
-
-
-def _front_end(kv_capacity: int | None) -> list[str]:
-    """What leads to te, for every target."""
+    backend = find_target(target)
     if kv_capacity is not None and kv_capacity < 1:
         raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
-    names = ["convert-onnx-to-te", "te-pipeline"]
+    names = [*_FRONT_ENDS[source], "te-pipeline"]
     if kv_capacity is not None:
         names.append(f"te-state-capacity{{entries={kv_capacity}}}")
-    return names
-
-
-def _northpole_pipeline(
-    policy: str | None, kv_capacity: int | None, mapping: Mapping[str, str | int]
-) -> tuple[ModulePass, ...]:
-    """The passes of the northpole target: nothing is fetched, so nothing is scheduled, and layers
-    stay rolled, because a block is one program for all layers."""
-    from elk_ir.pipelines import PIPELINES
-    from elk_ir.tools.opt_pipeline import parse_passes
-    from elk_ir.universe import ELK_UNIVERSE
-
-    if policy not in (None, GPIPE):
-        raise ElkError(f"unknown policy {policy!r}", hint=f"the northpole target has one: {GPIPE}")
-    unknown = [name for name in mapping if name not in NORTHPOLE_OPTIONS]
-    if unknown:
-        raise ElkError(
-            f"unknown mapping option {unknown[0]!r}",
-            hint=f"the options are: {', '.join(NORTHPOLE_OPTIONS)}",
-        )
-    given = {"precision": "auto", **mapping}
-    options = " ".join(f"{name}={value}" for name, value in given.items())
-    names = [
-        *_front_end(kv_capacity),
-        f"northpole-map-stages{{{options}}}",
-        "convert-te-to-icca",
-        "northpole-place",
-        "convert-icca-to-northpole",
-        "northpole-verify-program",
-    ]
-    return tuple(parse_passes(",".join(names), ELK_UNIVERSE.all_passes, PIPELINES, origin="elk"))
+    names += backend.passes(chip, policy, mapping or {})
+    passes = parse_passes(",".join(names), universe().all_passes, PIPELINES, origin="elk")
+    if not backend.rolls_layers(chip):
+        passes = tuple(p for p in passes if p.name != "te-roll-layers")
+    return tuple(_with_budget(each, time_budget_s) for each in passes)
 
 
 def _with_budget(each: ModulePass, time_budget_s: float | None) -> ModulePass:

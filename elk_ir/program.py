@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from elk_ir.compiler import Signature, Source, chip_of_module, context, program_class
+from elk_ir.compiler import Signature, Source, chip_of_module, context
 from elk_ir.errors import ElkError
+from elk_ir.extensions import universe
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
+from elk_ir.target import Landing, find_target
 from elk_ir.text import no_program, print_module, read_module, read_text
 from elk_ir.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from elk_ir.chips import Chip
-    from elk_ir.targets.ipu.interpreter import Interpreter, Landing
-
-EMITTERS = {"ipu": ("poplar-cpp", "program.cpp")}
-"""What is written of a target besides its IR: a registered emitter and the file's name."""
+    from elk_ir.sim import SimResult
+    from elk_ir.targets.ipu.interpreter import Interpreter
 
 PROGRAM_FILE = "program.mlir"
 TARGET_FILE = "target.mlir"
@@ -73,7 +73,8 @@ class Program:
         from elk_ir.dialects.types import shape_dtype
         from elk_ir.report_json import hbm_tensors
 
-        return coarsest(shape_dtype(op.type)[1] for op in hbm_tensors(self.target))
+        tensors = hbm_tensors(self.target) or hbm_tensors(self.icca)
+        return coarsest(shape_dtype(op.type)[1] for op in tensors)
 
     def mlir(self, level: str = "icca") -> str:
         """The program's text at a level: `onnx`, `te`, `icca` or the target, with locations.
@@ -111,8 +112,27 @@ class Program:
         inputs, missing weights, and programs that break a rule of the machine.
         """
         taken = check_inputs(inputs, self.signature.inputs)
-        machine = self.interpreter(random_weights=random_weights, landing=landing)
-        return shaped_outputs(machine.run(taken), self.signature)
+        outputs = find_target(self.target_name).run(
+            self.target,
+            taken,
+            chip=self.chip,
+            weights=self.weights(random_weights),
+            landing=landing,
+        )
+        return shaped_outputs(outputs, self.signature)
+
+    def simulate(self, chip: Chip | None = None) -> SimResult:
+        """How long the program takes on its chip, or on another one of as many cores
+        (`program.chip.ideal()`, say), and why: docs/simulator.md. Raises ElkError for a target that
+        is not simulated step by step."""
+        return find_target(self.target_name).simulate(self.target, chip or self.chip)
+
+    def weights(self, random_weights: int | None = None) -> WeightSource:
+        """Where the program's weights come from; `random_weights` is a seed for those whose file
+        does not exist."""
+        if random_weights is None:
+            return self._weights
+        return self._weights.with_seed(random_weights)
 
     def interpreter(
         self,
@@ -121,19 +141,16 @@ class Program:
         landing: Landing = "late",
         filled: Mapping[str, int] | None = None,
     ) -> Interpreter:
-        """A virtual machine that is about to run the program (`filled`: as it takes it)."""
-        from elk_ir.targets.ipu.interpreter import Interpreter
+        """A virtual machine that is about to run the program (`filled`: as it takes it). Raises
+        ElkError for a program that is not of the ipu target."""
+        from elk_ir.targets.ipu.target import IPU
 
-        weights = self._weights
-        if random_weights is not None:
-            weights = weights.with_seed(random_weights)
-        return Interpreter(
+        if self.target_name != IPU.name:
+            raise ElkError(f"a program of target {self.target_name!r} does not run on this machine")
+        return IPU.machine(
             self.target,
-            lambda remote: weights.rows(
-                remote.value, None if remote.stack is None else remote.layers
-            ),
-            cores=self.chip.cores,
-            sram_bytes=self.chip.usable_sram_per_core_bytes,
+            chip=self.chip,
+            weights=self.weights(random_weights),
             landing=landing,
             filled=filled,
         )
@@ -192,14 +209,13 @@ class Program:
         """
         from xdsl.utils.exceptions import DiagnosticException
 
-        from elk_ir.universe import ELK_UNIVERSE
-
-        name, file = EMITTERS.get(self.target_name, ("", ""))
-        if name not in ELK_UNIVERSE.all_targets:
+        emitter = find_target(self.target_name).emitter
+        if emitter is None:
             return {}
+        name, file = emitter
         stream = StringIO()
         try:
-            ELK_UNIVERSE.all_targets[name]()().emit(context(), self.target, stream)
+            universe().all_targets[name]()().emit(context(), self.target, stream)
         except DiagnosticException as error:
             raise ElkError(str(error), where=name) from None
         return {file: stream.getvalue()}
@@ -242,7 +258,7 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
     base = folder / relative if isinstance(relative, str) else None
     if weights_dir is not None:
         base = Path(weights_dir)
-    return program_class(target_name)(
+    return find_target(target_name).program_class()(
         levels={"icca": folder / PROGRAM_FILE, target_name: target},
         report=report,
         chip=chip_of_module(target),

@@ -25,6 +25,8 @@ from elk_ir.plan.layout import Layout
 
 if TYPE_CHECKING:
     from elk_ir.chips import Chip
+    from elk_ir.sim import SimResult
+    from elk_ir.target import Target
 
 RUN_DEPENDENT = ("compile_cpu_s", "compile_peak_rss_bytes")
 """Fields that differ between two compilations of the same model; all others are equal."""
@@ -32,17 +34,16 @@ RUN_DEPENDENT = ("compile_cpu_s", "compile_peak_rss_bytes")
 
 def build_report(
     program: ModuleOp,
-    target: ModuleOp,
-    operators: list[dict[str, Any]],
+    module: ModuleOp,
     *,
+    target: Target,
     chip: Chip,
-    target_name: str,
     model: str,
     signature: Signature,
     dims: Mapping[str, int],
     simulate: bool,
 ) -> dict[str, Any]:
-    """The report of a compiled program: `program` is icca, `target` what it was lowered to.
+    """The report of a compiled program: `program` is icca, `module` what it was lowered to.
 
     Without `simulate` there are no fields about time. Raises SimulationError when the simulator
     contradicts itself.
@@ -52,33 +53,27 @@ def build_report(
         "model": model,
         "chip": chip.name,
         "chip_hash": chip.content_hash(),
-        "target": target_name,
+        "target": target.name,
         "policy": policy_of_module(program),
         "dims": dict(sorted(dims.items())),
     }
     tokens = tokens_per_run(program, signature)
     if tokens is not None:
         report["tokens_per_run"] = tokens
-    if simulate:
-        report |= time_fields(target, chip, tokens)
+    report |= target.fields(module, chip, simulate=simulate, tokens=tokens)
     return report | {
-        "hbm_bytes": hbm_traffic_bytes(target),
         "hbm_footprint_bytes": hbm_footprint_bytes(program),
-        "sram_peak_bytes": sram_peak_bytes(target),
         "sram_capacity_bytes": chip.usable_sram_per_core_bytes,
         "inputs": [spec_json(s) for s in signature.inputs],
         "outputs": [spec_json(s) for s in signature.outputs],
         "states": state_table(program),
-        "operators": operators,
+        "operators": operator_table(program),
     }
 
 
-def time_fields(target: ModuleOp, chip: Chip, tokens: int | None) -> dict[str, Any]:
-    """What the simulator says of an ipu program; `tokens` are what a run decodes, if it does."""
-    from elk_ir.targets.ipu.timeline import simulate_module
-
-    result = simulate_module(target, chip)
-    fields = {
+def time_fields(result: SimResult, tokens: int | None) -> dict[str, Any]:
+    """What the simulator says of a program; `tokens` are what a run decodes, if it does."""
+    fields: dict[str, Any] = {
         "time_s": result.time_s,
         "lower_bound_s": result.lower_bound_s,
         "bounds_s": dict(sorted(result.bounds_s.items())),

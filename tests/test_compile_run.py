@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import elk_ir
 from elk_ir.chips import load_chip
-from elk_ir.compiler import DEFAULT_POLICY
 from elk_ir.errors import ElkError, ModelError
 from elk_ir.numerics.compare import compare_outputs, max_abs_error
 from elk_ir.numerics.tensors import TensorSpec, check_inputs, random_inputs, read_npz, write_npz
+from elk_ir.target import DEFAULT_POLICY
 
 MODELS = Path(__file__).parent / "models"
 LLAMA = MODELS / "llama2_decode_static_dynamo.onnx"
