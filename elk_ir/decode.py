@@ -202,12 +202,12 @@ def find_caches(program: Program) -> list[Cache]:
 
 def _check_masked(program: Program, caches: Sequence[Cache]) -> None:
     """Raise unless something masks the entries that are not filled yet."""
-    from elk_ir.dialects.te import AttentionOp
+    from elk_ir.dialects.te import AttentionOp, SoftmaxOp
 
     masked = {
         op.state.root_reference.data
         for op in program.target.walk()
-        if isinstance(op, AttentionOp) and op.state is not None
+        if isinstance(op, AttentionOp | SoftmaxOp) and op.state is not None
     }
     if caches and not masked:
         raise ModelError(

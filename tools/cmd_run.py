@@ -13,6 +13,7 @@ from elk_ir.tools.elk_options import (
     add_compile_flags,
     add_input_flags,
     add_json_flag,
+    add_quantize_flags,
     dims_of,
     given_inputs,
     inputs_for,
@@ -20,6 +21,7 @@ from elk_ir.tools.elk_options import (
     print_json,
     program_from_args,
     progress,
+    quantization_of,
     short,
     table,
 )
@@ -56,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
         " `tokens` (batch, N) and `logits` (N, …)",
     )
     add_compile_flags(parser, chip_required=False)
+    add_quantize_flags(parser)
     add_json_flag(parser)
 
 
@@ -104,6 +107,7 @@ def run_steps(args: argparse.Namespace) -> int:
             policy=args.policy,
             target=args.target,
             mapping=mapping_of(args),
+            quantize=quantization_of(args),
             dims=dims_of(args),
         )
         tokens: list[np.ndarray] = []

@@ -10,6 +10,7 @@ from elk_ir.errors import UsageError
 from elk_ir.tools.elk_options import (
     add_compile_flags,
     add_json_flag,
+    add_quantize_flags,
     print_json,
     program_from_args,
     progress,
@@ -44,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
         help="with --json: utilisations and SRAM in use over time, in N equal steps",
     )
     add_compile_flags(parser, chip_required=False)
+    add_quantize_flags(parser)
     add_json_flag(parser)
 
 

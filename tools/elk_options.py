@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from elk_ir.compiler import Signature
     from elk_ir.program import Program
+    from elk_ir.quantizer import Quantization
 
 Say = Callable[[str], None]
 
@@ -32,6 +33,9 @@ _COMPILE_FLAGS = (
     "cards",
     "users",
     "route",
+    "quantize",
+    "calibrate",
+    "activation_steps",
 )
 
 
@@ -82,6 +86,46 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
     )
     cards.add_argument(
         "--route", metavar="NAME", help="how cards send: direct (default), or through the host"
+    )
+
+
+def add_quantize_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of what compiles a model that may be quantised on the way."""
+    group = parser.add_argument_group("quantising")
+    group.add_argument(
+        "--quantize",
+        metavar="SCHEME",
+        help="quantise the model: w4a4, w8a8, w2a8, w4a16 (weights only), …",
+    )
+    group.add_argument(
+        "--calibrate",
+        metavar="IN.npz",
+        help="typical inputs, on which the steps of activations are fitted; `unit` takes"
+        " activations to be of unit variance (for bytes and times, not for numbers)",
+    )
+    group.add_argument(
+        "--activation-steps",
+        choices=("tensor", "token"),
+        help="one step a tensor, or one a token, computed while the program runs (default: tensor)",
+    )
+
+
+def quantization_of(args: argparse.Namespace) -> Quantization | None:
+    """What `--quantize` and its companions say. Raises UsageError for a companion alone."""
+    from elk_ir.quantizer import Quantization
+
+    if args.quantize is None:
+        for flag in ("calibrate", "activation_steps"):
+            if getattr(args, flag) is not None:
+                raise UsageError(
+                    f"--{flag.replace('_', '-')} does nothing without --quantize SCHEME"
+                )
+        return None
+    return Quantization(
+        args.quantize,
+        args.calibrate,
+        activations=args.activation_steps or "tensor",
+        random_weights=getattr(args, "random_weights", None),
     )
 
 
@@ -174,6 +218,7 @@ def compile_from_args(
         kv_capacity=args.kv_capacity,
         time_budget_s=args.time_budget,
         mapping=mapping_of(args),
+        quantize=quantization_of(args),
         simulate=simulate,
         progress=say,
     )
@@ -188,7 +233,7 @@ def program_from_args(
     if not Path(args.model).is_dir():
         return compile_from_args(args, say, inputs)
     for flag in _COMPILE_FLAGS:
-        if getattr(args, flag) not in (None, []):
+        if getattr(args, flag, None) not in (None, []):
             raise UsageError(
                 f"--{flag.replace('_', '-')} does not apply to a program that is compiled already"
             )
