@@ -172,26 +172,30 @@ class _Converter:
         values = op.ins if isinstance(op, icca.ExecuteOp) else (op.source,)
         for value in values:
             value = self.real(value)
-            if isinstance(value.type, HandleType) and self.kind(value) is not HbmKind.INPUT:
-                continue
-            yield self.input_of(value)
+            if not isinstance(value.type, HandleType) or self.from_host(value):
+                yield self.input_of(value)
 
     def preload(self, handle: SSAValue) -> icca.PreloadOp:
         owner = handle.owner
         assert isinstance(owner, icca.PreloadOp)
         return owner
 
-    def kind(self, handle: SSAValue) -> HbmKind:
-        return self.kinds[self.preload(handle).source.root_reference.data]
+    def from_host(self, handle: SSAValue) -> bool:
+        """Whether the host has what a card reads: a graph input, or rows that it picks."""
+        preload = self.preload(handle)
+        kind = self.kinds[preload.source.root_reference.data]
+        return kind is HbmKind.INPUT or preload.rows is not None
 
     def input_of(self, value: SSAValue) -> SSAValue:
-        """One handle stands for all preloads of the same graph input."""
+        """One handle stands for all preloads of the same tensor of the host."""
         if not isinstance(value.type, HandleType):
             return value
-        name = self.preload(value).source
+        preload = self.preload(value)
         for known in self.host_keys:
-            if isinstance(known.type, HandleType) and self.preload(known).source == name:
-                return known
+            if isinstance(known.type, HandleType):
+                other = self.preload(known)
+                if (other.source, other.rows) == (preload.source, preload.rows):
+                    return known
         self.host_keys[value] = (northpole.HOST, len(self.host_keys), 0)
         return value
 
@@ -444,7 +448,7 @@ class _BlockBuilder:
             return self.values[value]
         preload = self.converter.preload(value)
         name = preload.source.root_reference.data
-        if self.converter.kinds[name] is HbmKind.INPUT:
+        if self.converter.from_host(value):
             handle = self.converter.input_of(value)
             if handle not in self.values:
                 self.values[handle] = self.resident(handle)

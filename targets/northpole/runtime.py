@@ -53,7 +53,7 @@ class Store:
         if name not in self._kept:
             value = op.value
             whole = self._load(value) if isinstance(value, WeightAttr) else _dense(op)
-            self._kept[name] = whole if op.stack is not None else whole[None]
+            self._kept[name] = whole.reshape(op.layers, *shape_dtype(op.type)[0])
         return self._kept[name][layer]
 
     def forget(self) -> None:
@@ -112,7 +112,7 @@ class Appliance:
         self._ops = northpole.contents(program.body)
         self._framebuffer_bytes = card_of(chip).framebuffer_bytes
         self._host = next(op for op in self._ops if isinstance(op, northpole.HostOp))
-        self._host_weights: dict[tuple[str, int], np.ndarray] = {}
+        self._host_weights: dict[str, np.ndarray] = {}
         self._operators: dict[northpole.ExecuteOp, Operator] = {}
         blocks = blocks_of(module)
         self.stages = [
@@ -265,9 +265,10 @@ class Appliance:
     def _place_host(self) -> None:
         for op in northpole.contents(self._host.body):
             if isinstance(op, northpole.ResidentOp):
-                name = op.source.root_reference.data
-                if self._store.tensors[name].kind.data is HbmKind.WEIGHT:
-                    self._host_weights[name, 0] = self._store.weight(name, 0)
+                for ref in (op.source, op.rows):
+                    name = "" if ref is None else ref.root_reference.data
+                    if name and self._store.tensors[name].kind.data is HbmKind.WEIGHT:
+                        self._host_weights[name] = self._store.weight(name, 0)
 
     def _run_host(self, inputs: Mapping[str, np.ndarray]) -> dict[SSAValue, np.ndarray]:
         """The host's operators on graph inputs; its results."""
@@ -286,18 +287,21 @@ class Appliance:
         return {}
 
     def _host_value(self, op: northpole.ResidentOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        name = op.source.root_reference.data
+        whole = self._host_tensor(op.source.root_reference.data, inputs)
+        if op.rows is None:
+            return whole
+        index = self._host_tensor(op.rows.root_reference.data, inputs)
+        rows = np.where(index < 0, index + whole.shape[0], index)
+        if rows.size and (rows.min() < 0 or rows.max() >= whole.shape[0]):
+            name = op.source.root_reference.data
+            raise UsageError(f"an index is out of range: '{name}' has {whole.shape[0]} rows")
+        return whole[rows]
+
+    def _host_tensor(self, name: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         tensor = self._store.tensors[name]
         if tensor.kind.data is HbmKind.INPUT:
             return _input(tensor, inputs)
-        whole = self._host_weights[name, 0]
-        if op.rows is not None:
-            index = _input(self._store.tensors[op.rows.root_reference.data], inputs)
-            rows = np.where(index < 0, index + whole.shape[0], index)
-            if rows.size and (rows.min() < 0 or rows.max() >= whole.shape[0]):
-                raise UsageError(f"an index is out of range: '{name}' has {whole.shape[0]} rows")
-            return whole[rows]
-        return whole
+        return self._host_weights[name]
 
 
 def _input(op: northpole.TensorOp, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
