@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 
 import numpy as np
 
 from elk_ir.cost.model import CostModel
+from elk_ir.dialects import ipu
 from elk_ir.dialects.ipu.attrs import VertexPhase
 from elk_ir.plan.domain import Operator
+from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu.cpp_types import cpp_type
 
 _HELPERS = Path(__file__).parent / "codelets"
@@ -18,6 +22,26 @@ _HELPERS = Path(__file__).parent / "codelets"
 def helper(name: str) -> list[str]:
     """The lines of a helper file."""
     return (_HELPERS / name).read_text(encoding="utf-8").rstrip().split("\n")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An `ipu.var` with its C++ names."""
+
+    op: ipu.VarOp
+    ident: str
+    layout: Layout
+    layout_ident: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Codelet:
+    """A vertex class: its name, text, and the fields that it uses."""
+
+    name: str
+    text: list[str]
+    fields: list[str]
 
 
 def counter_lines(counter: str, first: int) -> list[str]:
@@ -32,6 +56,20 @@ def counter_lines(counter: str, first: int) -> list[str]:
         f'graph.setTileMapping(graph.addVertex({counter}Next, "NextLayer",'
         f' {{{{"layer", {counter}}}}}), 0);',
     ]
+
+
+def registration_lines(
+    vertices: Sequence[tuple[str, Sequence[str]]], more: Sequence[str]
+) -> list[str]:
+    """The fields of vertex classes, for the runtime that has no popc; `more` lines for others."""
+    out = [
+        "// popc reads the fields of a vertex from its class; the small runtime is told.",
+        "#ifdef POPLAR_LITE",
+    ]
+    for name, fields in vertices:
+        listed = ", ".join(f"POPLAR_LITE_FIELD({name}, {f})" for f in fields)
+        out.append(f"POPLAR_LITE_VERTEX({name}, {listed});")
+    return [*out, *more, "#endif"]
 
 
 def filler(dtype: str) -> str:
@@ -96,6 +134,9 @@ def head_lines(name: str, chips: int, tiles: int) -> list[str]:
         "// With Poplar:  c++ -std=c++17 program.cpp -lpoplar -o program",
         "// Without it:   c++ -std=c++17 -O1 -I RUNTIME program.cpp -o program",
         "//   (RUNTIME: elk-ir's targets/ipu/runtime, a small implementation of what is used)",
+        "// Without HBM:  -DELK_EMULATE_HBM: a tile of each chip lets the modelled time of every",
+        "//   transfer pass. For timing only: no tile can carry data at the speed of HBM, so none",
+        "//   is moved and the outputs mean nothing.",
         "// Run:          ./program WEIGHTS INPUTS OUTPUTS",
         "//   Each file holds raw row-major tensors, one after another, in main()'s order.",
         "#ifndef __POPC__",

@@ -160,9 +160,10 @@ def stream_lines(buffers: list[Remote], inward: bool) -> list[str]:
 
 
 def main_lines(
-    buffers: list[Remote], filled: Mapping[str, int], chips: int, tiles: int
+    buffers: list[Remote], filled: Mapping[str, int], chips: int, tiles: int, clock: str | None
 ) -> list[str]:
-    """`main`: files in, run, file out. `filled`: entries of each state that are an output."""
+    """`main`: files in, run, file out. `filled`: entries of each state that are an output. `clock`:
+    arguments of the virtual clock, if the machine is known."""
     before: list[str] = []
     inputs: list[str] = []
     after: list[str] = []
@@ -208,6 +209,8 @@ def main_lines(
         '    elk::File weights(argv[1], "rb"), inputs(argv[2], "rb"), outputs(argv[3], "wb");',
     ]
     lines += [f"    {line}" for line in (*before, *inputs)]
+    if clock is not None:
+        lines.append(f"    elk::setClock(engine, {clock});")
     lines += ["    engine.run(0);", "    engine.run(1);", "    engine.run(2);"]
     lines += [f"    {line}" for line in after]
     lines += [

@@ -30,6 +30,8 @@ from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu import cpp_host
 from elk_ir.targets.ipu.cpp_codelets import codelet_fields, codelet_text
 from elk_ir.targets.ipu.cpp_common import (
+    Codelet,
+    Variable,
     counter_lines,
     fill_value,
     filler,
@@ -38,8 +40,10 @@ from elk_ir.targets.ipu.cpp_common import (
     helper,
     indexer,
     indexer_text,
+    registration_lines,
     vertex_cycles,
 )
+from elk_ir.targets.ipu.cpp_emulation import EMULATED_VERTEX, Emulation
 from elk_ir.targets.ipu.cpp_host import Remote
 from elk_ir.targets.ipu.cpp_types import (
     Names,
@@ -56,33 +60,18 @@ RUNTIME = Path(__file__).parent / "runtime"
 """The folder to compile against where there is no Poplar (`g++ -I`)."""
 
 
-@dataclass(frozen=True)
-class _Variable:
-    op: ipu.VarOp
-    ident: str
-    layout: Layout
-    layout_ident: str
-    dtype: str
-
-
-@dataclass(frozen=True)
-class _Codelet:
-    name: str
-    text: list[str]
-    fields: list[str]
-
-
 class _Emitter:
     def __init__(self, module: ModuleOp):
         self.module = module
         chip = module.attributes.get("icca.chip")
         self.chip = chip.to_chip() if isinstance(chip, ChipAttr) else None
-        self.cost = None if self.chip is None else device_model(self.chip)
+        self.cost = self.chip and device_model(self.chip)
+        self.hbm = self.chip and Emulation(self.chip)
         self.names = Names()
         self.layouts: dict[Layout, str] = {}
-        self.variables: dict[str, _Variable] = {}
+        self.variables: dict[str, Variable] = {}
         self.operators: dict[str, tuple[ipu.CodeletOp, Operator]] = {}
-        self.codelets: dict[tuple[str, VertexPhase], _Codelet] = {}
+        self.codelets: dict[tuple[str, VertexPhase], Codelet] = {}
         self.fills: set[str] = set()
         self.indexers: set[str] = set()
         self.counters: dict[SSAValue, str] = {}
@@ -94,7 +83,7 @@ class _Emitter:
         for op in module.body.block.ops:
             if isinstance(op, ipu.VarOp):
                 layout = op.layout.data
-                self.variables[op.sym_name.data] = _Variable(
+                self.variables[op.sym_name.data] = Variable(
                     op,
                     self.names.get("var", op.sym_name.data),
                     layout,
@@ -121,7 +110,7 @@ class _Emitter:
         """The identifier of a layout; equal ones share one."""
         return self.layouts.setdefault(layout, f"L{len(self.layouts)}")
 
-    def var(self, name: SymbolRefAttr | str) -> _Variable:
+    def var(self, name: SymbolRefAttr | str) -> Variable:
         """A variable. Raises ElkError for one that is not declared."""
         key = name if isinstance(name, str) else name.root_reference.data
         if key not in self.variables:
@@ -307,11 +296,14 @@ class _Emitter:
                 axis, limit = op.axis.value.data, op.limit.value.data
                 high[axis] = limit
             rows = self.rows(r, op.row, axis, 0, limit or 0, name)
-        box = ", ".join(map(str, high))
+        box, cycles = ", ".join(map(str, high)), 0
+        if self.hbm and op.init is None:
+            part = (op.axis.value.data, high[op.axis.value.data]) if op.axis else None
+            cycles = self.hbm.preload_cycles(v.layout, v.dtype, part)
         call = [
             f"elk::preload(graph, prog, {r.ident},",
             f"             {rows},",
-            f"             {v.ident}, {v.layout_ident}, {{{box}}}, {quoted(name)});",
+            f"             {v.ident}, {v.layout_ident}, {{{box}}}, {cycles}, {quoted(name)});",
         ]
         (out if op.init is None else self.initial).extend(call)
 
@@ -324,9 +316,10 @@ class _Emitter:
             axis, lo = op.axis.value.data, op.start.value.data
             hi = lo + v.layout.shape[axis]
         rows = self.rows(r, op.row, axis, lo, hi, name)
+        cycles = self.hbm.store_cycles(v.layout, v.dtype) if self.hbm else 0
         out += [
-            f"elk::store(prog, {v.ident}, {v.layout_ident}, {r.ident},",
-            f"           {rows}, {quoted(name)});",
+            f"elk::store(graph, prog, {v.ident}, {v.layout_ident}, {r.ident},",
+            f"           {rows}, {cycles}, {quoted(name)});",
         ]
 
     def fill(self, op: ipu.FillOp, out: list[str]) -> None:
@@ -412,10 +405,10 @@ class _Emitter:
         tile = op.iterate.data.block_shape
         return vertex_cycles(self.cost, operator, op.phase.data, tile, ways)
 
-    def edges(self, op: ipu.ExecuteOp) -> list[tuple[str, _Variable, Sequence[Expr | None]]]:
+    def edges(self, op: ipu.ExecuteOp) -> list[tuple[str, Variable, Sequence[Expr | None]]]:
         """The fields of an execute's vertices, with the variables they are connected to."""
         operator = self.operators[op.codelet.root_reference.data][1]
-        found: list[tuple[str, _Variable, Sequence[Expr | None]]] = []
+        found: list[tuple[str, Variable, Sequence[Expr | None]]] = []
 
         def add(field: str, attr: Attribute) -> None:
             reference = _ref(attr)
@@ -438,7 +431,7 @@ class _Emitter:
             add(f"y{i}", attr)
         return found
 
-    def codelet(self, op: ipu.ExecuteOp) -> _Codelet:
+    def codelet(self, op: ipu.ExecuteOp) -> Codelet:
         """The vertex class of a compute set; those of one operator and phase share it."""
         symbol, phase = op.codelet.root_reference.data, op.phase.data
         if symbol not in self.operators:
@@ -454,7 +447,7 @@ class _Emitter:
             except ElkError as error:
                 error.where = error.where or symbol
                 raise
-            self.codelets[key] = _Codelet(name, text, codelet_fields(text))
+            self.codelets[key] = Codelet(name, text, codelet_fields(text))
         return self.codelets[key]
 
     # ------------------------------------------------------------------ the text
@@ -485,17 +478,18 @@ class _Emitter:
         chips, tiles = self.machine()
         remotes = list(self.remotes.values())
         model = self.module.attributes.get("onnx.model")
-        named = model.data if isinstance(model, StringAttr) else "a model"
-        out = head_lines(comment(named), chips, tiles)
+        named = comment(model.data if isinstance(model, StringAttr) else "a model")
+        out = head_lines(named, chips, tiles)
         out += ["#if defined(__POPC__) || defined(POPLAR_LITE)", "#include <poplar/HalfFloat.hpp>"]
+        out += ["#include <poplar/Vertex.hpp>", "", "#include <cmath>", ""]
         out += [
-            "#include <poplar/Vertex.hpp>",
-            "",
-            "#include <cmath>",
-            "",
             "using namespace poplar;",
+            "",
+            *helper("elk_math.hpp"),
+            "",
+            *helper("elk_common.hpp"),
+            "",
         ]
-        out += ["", *helper("elk_math.hpp"), "", *helper("elk_common.hpp"), ""]
         for dtype in sorted(self.fills):
             out += [*filler_text(dtype), ""]
         for dtype in sorted(self.indexers):
@@ -506,13 +500,15 @@ class _Emitter:
         out += ["#endif", "", "#ifndef __POPC__"]
         rank = max((len(x.axes) for x in self.layouts), default=1)
         out.append(f"constexpr unsigned long MAX_RANK = {max(rank, 1)};")
+        out += self.hbm.constants() if self.hbm else []
         for name in ("elk_layout.hpp", "elk_graph.hpp", "elk_host.hpp"):
             out += [*helper(name), ""]
         out += ["namespace {", "using namespace poplar;", "using namespace poplar::program;", ""]
         out.append("// Which box of a tensor core c holds in slot s.")
         out += [f"constexpr elk::Layout {i} = {cpp_layout(x)};" for x, i in self.layouts.items()]
         out += ["", *self.model(calls, remotes), "} // namespace", ""]
-        out += cpp_host.main_lines(remotes, filled_after(self.module), chips, tiles)
+        clock = self.hbm and self.hbm.clock()
+        out += cpp_host.main_lines(remotes, filled_after(self.module), chips, tiles, clock)
         out += ["#endif", ""]
         return "\n".join(out)
 
@@ -553,19 +549,12 @@ class _Emitter:
         index_fields = ["indices", "layer", "rows", "plus", "count"]
         known += [(indexer(d), index_fields) for d in sorted(self.indexers)]
         known += [(c.name, c.fields) for c in self.codelets.values()]
-        out = [
-            "// popc reads the fields of a vertex from its class; the small runtime is told.",
-            "#ifdef POPLAR_LITE",
-        ]
-        for name, fields in known:
-            listed = ", ".join(f"POPLAR_LITE_FIELD({name}, {f})" for f in fields)
-            out.append(f"POPLAR_LITE_VERTEX({name}, {listed});")
-        return [*out, "#endif"]
+        return registration_lines(known, EMULATED_VERTEX)
 
     def machine(self) -> tuple[int, int]:
         """Chips and tiles a chip."""
-        if self.chip is not None:
-            return self.chip.chips, self.chip.cores // self.chip.chips
+        if self.chip:
+            return self.chip.chips, self.chip.cores_per_chip
         return 1, max((v.layout.cores for v in self.variables.values()), default=1)
 
 

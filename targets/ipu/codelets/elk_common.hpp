@@ -23,3 +23,21 @@ public:
     return true;
   }
 };
+
+#ifdef ELK_EMULATE_HBM
+// Lets a modelled transfer's time pass.
+class HbmController : public Vertex {
+public:
+  Output<unsigned> word;
+  unsigned cycles;
+  bool compute() {
+#ifdef __IPU__
+    const unsigned began = __builtin_ipu_get_scount_l();
+    while (__builtin_ipu_get_scount_l() - began < cycles) {
+    }
+#endif
+    *word = cycles;
+    return true;
+  }
+};
+#endif

@@ -218,12 +218,52 @@ inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuff
   return result;
 }
 
+#ifdef ELK_EMULATE_HBM
+// A transfer on a machine without HBM: on every chip the last tile plays the controller. It waits
+// until only the broadcast is left of the `cycles` that the transfer is modelled to take, and sends
+// a word to every tile that would have received data. (A store sends it to the controller itself.)
+inline void emulate(poplar::Graph &graph, Sequence &prog, const Layout &layout, bool store,
+                    unsigned cycles, const char *name) {
+  const unsigned each = graph.getTarget().getTilesPerIPU(), chips = graph.getTarget().getNumIPUs();
+  const std::string label(name);
+  Tensor words = graph.addVariable(poplar::UNSIGNED_INT, {chips}, {label + ".word"});
+  Tensor tags = graph.addVariable(poplar::UNSIGNED_INT, {layout.cores}, {label + ".tag"});
+  poplar::ComputeSet cs = graph.addComputeSet({label + ".hbm"});
+  const unsigned wait = cycles > HBM_BROADCAST_CYCLES ? cycles - HBM_BROADCAST_CYCLES : 0;
+  for (unsigned chip = 0; chip < chips; ++chip) {
+    const unsigned tile = (chip + 1) * each - 1;
+    graph.setTileMapping(words.slice(chip, chip + 1), tile);
+    poplar::VertexRef v = graph.addVertex(cs, "HbmController", {{"word", words[chip]}});
+    graph.setInitialValue(v["cycles"], wait);
+    graph.setPerfEstimate(v, wait);
+    graph.setTileMapping(v, tile);
+  }
+  std::vector<Tensor> from, to;
+  for (unsigned c = 0; c < layout.cores; ++c) {
+    graph.setTileMapping(tags.slice(c, c + 1), store ? (c / each + 1) * each - 1 : c);
+    from.push_back(words.slice(c / each, c / each + 1));
+    to.push_back(tags.slice(c, c + 1));
+  }
+  prog.add(Execute(cs));
+  prog.add(Copy(poplar::concat(from), poplar::concat(to), false, {label + ".broadcast"}));
+}
+#endif
+
 // Start the copy of rows of a remote buffer into a variable: the part of its tensor below `high`.
 // Each element arrives once and is then passed on to the other cores that hold it. Rows of a remote
-// buffer come whole: what no core wants of them lands in a scratch tensor.
+// buffer come whole: what no core wants of them lands in a scratch tensor. `cycles`: what the
+// compiler takes it for.
 inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
-                    const Tensor &target, const Layout &layout, Slots high,
+                    const Tensor &target, const Layout &layout, Slots high, unsigned cycles,
                     const char *name) {
+#ifdef ELK_EMULATE_HBM
+  if (cycles) {
+    Sequence delay;
+    emulate(graph, delay, layout, false, cycles, name);
+    return start(prog, name, delay);
+  }
+#endif
+  (void)cycles;
   const Owners owners(layout, high);
   Tensor rest;
   if (owners.unheld)
@@ -239,8 +279,15 @@ inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer b
 }
 
 // Start the copy of a variable into rows of a remote buffer.
-inline void store(Sequence &prog, const Tensor &source, const Layout &layout,
-                  poplar::RemoteBuffer buffer, const Tensor &row, const char *name) {
+inline void store(poplar::Graph &graph, Sequence &prog, const Tensor &source, const Layout &layout,
+                  poplar::RemoteBuffer buffer, const Tensor &row, unsigned cycles,
+                  const char *name) {
+#ifdef ELK_EMULATE_HBM
+  Sequence delay;
+  emulate(graph, delay, layout, true, cycles, name);
+  return start(prog, name, delay);
+#endif
+  (void)graph, (void)cycles;
   const Owners owners(layout, layout.shape());
   if (owners.unheld)
     throw std::runtime_error(std::string(name) + ": no core holds a part of the tensor");

@@ -12,11 +12,13 @@ namespace poplar {
 
 class Target {
 public:
-  explicit Target(unsigned tiles = 0) : tiles_(tiles) {}
-  unsigned getNumTiles() const { return tiles_; }
+  explicit Target(unsigned ipus = 1, unsigned tilesPerIpu = 0) : ipus_(ipus), tiles_(tilesPerIpu) {}
+  unsigned getNumTiles() const { return ipus_ * tiles_; }
+  unsigned getNumIPUs() const { return ipus_; }
+  unsigned getTilesPerIPU() const { return tiles_; }
 
 private:
-  unsigned tiles_;
+  unsigned ipus_, tiles_;
 };
 
 class Device {
@@ -31,7 +33,7 @@ private:
 // A device of `numIPUs` times `tilesPerIPU` tiles, simulated on the host.
 struct IPUModel {
   unsigned numIPUs = 1, tilesPerIPU = 1472;
-  Device createDevice() const { return Device(Target(numIPUs * tilesPerIPU)); }
+  Device createDevice() const { return Device(Target(numIPUs, tilesPerIPU)); }
 };
 
 namespace lite {

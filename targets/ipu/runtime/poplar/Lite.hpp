@@ -6,6 +6,7 @@
 // compute set whose vertices are connected to other tiles' elements: here that is an error, so that
 // a wrong tile mapping does not go unnoticed. Remote buffers and streams live on the host.
 #pragma once
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 
@@ -22,6 +23,36 @@ struct Event {
   EventKind kind;
   const std::string &name;
   std::uint64_t cycles, bytes, mostIn, mostOut;
+};
+
+// Time of the events of a run, one after another, in cycles of a tile: a compute set takes its
+// busiest vertex, an exchange two barriers and the busiest port. Written to the file that the
+// environment variable ELK_TIMES names.
+class VirtualClock {
+public:
+  void reset(double sync, double bytesIn, double bytesOut) {
+    sync_ = sync, in_ = bytesIn, out_ = bytesOut, now_ = 0;
+  }
+  double cyclesOf(const Event &e) const {
+    if (e.kind == EventKind::Execute)
+      return static_cast<double>(e.cycles);
+    const double in = in_ > 0 ? static_cast<double>(e.mostIn) / in_ : 0;
+    const double out = out_ > 0 ? static_cast<double>(e.mostOut) / out_ : 0;
+    return (e.kind == EventKind::Exchange ? 2 * sync_ : 0) + std::max(in, out);
+  }
+  void take(const Event &e) {
+    static const char *const kinds[] = {"execute", "exchange", "read", "write", "host"};
+    now_ += cyclesOf(e);
+    const char *path = std::getenv("ELK_TIMES");
+    if (std::FILE *file = path ? std::fopen(path, "a") : nullptr) {
+      std::fprintf(file, "%s %.3f %s\n", kinds[static_cast<int>(e.kind)], cyclesOf(e), e.name.c_str());
+      std::fclose(file);
+    }
+  }
+  double now() const { return now_; }
+
+private:
+  double sync_ = 0, in_ = 0, out_ = 0, now_ = 0;
 };
 
 // Contiguous bytes of a tile's memory.
@@ -91,8 +122,14 @@ struct Machine {
       return;
     std::vector<std::uint64_t> sent(tiles.size()), received(tiles.size());
     std::uint64_t bytes = 0;
+    // What several tiles read of one element is sent once: all of them listen.
+    std::vector<std::pair<std::pair<unsigned, std::size_t>, std::size_t>> distinct;
     for (const Run &r : out)
-      sent[r.tile] += r.bytes;
+      distinct.push_back({{r.tile, r.address}, r.bytes});
+    std::sort(distinct.begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    for (const auto &r : distinct)
+      sent[r.first.first] += r.second;
     for (const Run &r : in)
       received[r.tile] += r.bytes, bytes += r.bytes;
     clock({kind, name, 0, bytes, *std::max_element(received.begin(), received.end()),
