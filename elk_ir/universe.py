@@ -64,6 +64,7 @@ PASSES: dict[str, str] = {
     "te-quantize": "elk_ir.passes.te_quantize:TeQuantizePass",
     "te-roll-layers": "elk_ir.passes.te_roll_layers:TeRollLayersPass",
     "te-state-capacity": "elk_ir.passes.te_state_capacity:TeStateCapacityPass",
+    "te-verify-quantized": "elk_ir.passes.te_verify_quantized:TeVerifyQuantizedPass",
 }
 
 TARGETS: dict[str, str] = {

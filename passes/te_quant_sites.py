@@ -39,8 +39,9 @@ from elk_ir.plan.domain import DimKind
 from elk_ir.quant.integers import integer_type
 from elk_ir.quant.scheme import Scheme
 
-ACTIVATIONS = ("sigmoid", "tanh", "erf")
-"""Scalar functions of which the argument is quantised to the scheme's `silu` bits."""
+ACTIVATIONS = ("sigmoid", "erf")
+"""Scalar functions of which the argument is quantised to the scheme's `silu` bits: those of SiLU,
+gates and GELU. (tanh also caps scores softly, where eight bits are too few.)"""
 
 
 class Kind(StrEnum):
@@ -208,12 +209,13 @@ def part_functions(module: ModuleOp) -> None:
         product.location = op.location
         product.outs[0].name_hint = op.outs[0].name_hint
         here = identity_map(len(shape))
-        maps = [substitute_map(m, {d: here[j] for d, j in place.items()}) for m in domain.operands]
+        assign = {d: here[j] for d, j in place.items()}
+        maps = [substitute_map(m, assign) for m in domain.operands[2:]]
         function = MapOp.of(
             [product.outs[0], *op.ins[2:]],
             op.epilogue.data,
             [op.outs[0].type],
-            domain_attr(dims_of(shape), [here, *maps[2:]], [here]),
+            domain_attr(dims_of(shape), [here, *maps], [here]),
         )
         function.location = op.location
         block = op.parent
