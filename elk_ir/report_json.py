@@ -82,6 +82,8 @@ def time_fields(result: SimResult, tokens: int | None) -> dict[str, Any]:
         "network_utilization": result.network_utilization,
         "flops_per_s": result.flops_per_s,
         "energy_j": result.energy_j,
+        "exchange_bytes": round(result.bytes_by_resource.get("exchange", 0.0)),
+        "chip_link_bytes": round(result.bytes_by_resource.get("chip_link", 0.0)),
     }
     if tokens is not None and result.time_s > 0:
         fields["tokens_per_s"] = tokens / result.time_s
