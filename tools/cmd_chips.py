@@ -32,18 +32,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_text() -> str:
-    from elk_ir.chips import builtin_chips, load_chip
+    from elk_ir.chips import chip_names, load_chip
 
-    width = max(map(len, builtin_chips()))
-    lines = [f"{name:<{width}}  {load_chip(name).description}" for name in builtin_chips()]
+    width = max(map(len, chip_names()))
+    lines = [f"{name:<{width}}  {load_chip(name).description}" for name in chip_names()]
     return "\n".join([*lines, "", "`elk chips NAME` explains one; so does a path to your own.", ""])
 
 
 def _list_json() -> dict[str, Any]:
-    from elk_ir.chips import builtin_chips, load_chip
+    from elk_ir.chips import chip_names, load_chip
     from elk_ir.chips.describe import peaks
 
-    chips = map(load_chip, builtin_chips())
+    chips = map(load_chip, chip_names())
     return {
         "chips": [
             {"chip": chip.name, "description": chip.description, "derived": peaks(chip)}

@@ -4,7 +4,7 @@
 """
 
 from elk_ir.chips.chip import Chip
-from elk_ir.chips.load import builtin_chips, chip_from_toml, load_chip
+from elk_ir.chips.load import builtin_chips, chip_from_toml, chip_names, load_chip
 from elk_ir.chips.sections import Energy, Hbm, Network, NorthPole
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "NorthPole",
     "builtin_chips",
     "chip_from_toml",
+    "chip_names",
     "load_chip",
 ]

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from elk_ir import extensions
 from elk_ir.chips.chip import Chip
 from elk_ir.chips.sections import SECTIONS
 from elk_ir.errors import ChipError
@@ -29,14 +30,24 @@ def builtin_chips() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
+def chip_names() -> tuple[str, ...]:
+    """Every chip that has a name, sorted: the built-in ones and those of extensions."""
+    return tuple(sorted({*builtin_chips(), *extensions.extensions(extensions.CHIPS)}))
+
+
 def load_chip(name_or_path: str) -> Chip:
-    """The chip with that built-in name, or described by the TOML file at that path.
+    """The chip with that name (built in, or of an extension), or described by the TOML file at that
+    path.
 
     Raises ChipError: unknown name (with the closest ones), unreadable or malformed file (naming
     file, field, value, unit and allowed range).
     """
     if name_or_path in builtin_chips():
         return _load_builtin(name_or_path)
+    if not _is_path(name_or_path):
+        brought = extensions.chip_file(name_or_path)
+        if brought is not None:
+            return _finish(_read(brought, ()), name_or_path, brought.name)
     path = Path(name_or_path)
     if _is_path(name_or_path) or path.is_file():
         return _finish(_read(path, ()), path.stem, str(path))
@@ -65,13 +76,13 @@ def _is_path(text: str) -> bool:
 
 def _unknown(name: str, where: str | None = None) -> ChipError:
     """No such chip: what it may have meant, and what there is."""
-    known = builtin_chips()
+    known = chip_names()
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = "did you mean " + " or ".join(f"'{chip}'" for chip in close) + "?" if close else None
     return ChipError(
         f"unknown chip '{name}'",
         where=where,
-        details=("built in: " + ", ".join(known),),
+        details=("there are: " + ", ".join(known),),
         hint=hint or "give one of these names, or the path of a chip file (.toml)",
     )
 
@@ -123,6 +134,8 @@ def _resolve(
         )
     if base_name in builtin_chips():
         base_path = _FOLDER / f"{base_name}.toml"
+    elif not _is_path(base_name) and (brought := extensions.chip_file(base_name)) is not None:
+        base_path = brought
     elif _is_path(base_name):
         base_path = folder / base_name
     else:

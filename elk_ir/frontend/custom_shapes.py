@@ -6,13 +6,14 @@ model's own declaration of that value, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from elk_ir.extensions import operators
 from elk_ir.frontend.graph import Node, ValueType
 from elk_ir.frontend.simplify import attribute
 
 Shape = tuple[int | None, ...]
-Rule = Callable[[Node], list[ValueType | None]]
+Rule = Callable[[Node], Sequence[ValueType | None]]
 
 
 def _type(node: Node, position: int) -> ValueType | None:
@@ -96,7 +97,8 @@ _RULES: dict[str, Rule] = {
 
 def infer_custom(node: Node) -> list[ValueType | None]:
     """Types of the results, None for each that is not known."""
-    rule = _RULES.get(node.op_type)
+    brought = operators().shapes.get(f"{node.domain}:{node.op_type}")
+    rule = brought or _RULES.get(node.op_type)
     known = rule(node) if rule is not None else []
     count = len(node.outputs)
     return [known[i] if i < len(known) else None for i in range(count)]

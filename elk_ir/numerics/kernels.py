@@ -363,20 +363,31 @@ class ConcatKernel:
         ]
 
 
-KERNELS: dict[str, Kernel] = {
-    "argreduce": ArgReduceKernel(),
-    "attention": AttentionKernel(),
-    "concat": ConcatKernel(),
-    "contract": ContractKernel(),
-    "gather": GatherKernel(),
-    "map": MapKernel(),
-    "normalize": NormalizeKernel(),
-    "reduce": ReduceKernel(),
-    "scan": ScanKernel(),
-    "scatter": ScatterKernel(),
-    "softmax": SoftmaxKernel(),
-    "topk": TopKKernel(),
-}
+class _Kernels(dict[str, Kernel]):
+    """Kernels by kind of operator: ours, and those of extensions."""
+
+    def __missing__(self, kind: str) -> Kernel:
+        from elk_ir.extensions import operators
+
+        return operators().kernels[kind]
+
+
+KERNELS: dict[str, Kernel] = _Kernels(
+    {
+        "argreduce": ArgReduceKernel(),
+        "attention": AttentionKernel(),
+        "concat": ConcatKernel(),
+        "contract": ContractKernel(),
+        "gather": GatherKernel(),
+        "map": MapKernel(),
+        "normalize": NormalizeKernel(),
+        "reduce": ReduceKernel(),
+        "scan": ScanKernel(),
+        "scatter": ScatterKernel(),
+        "softmax": SoftmaxKernel(),
+        "topk": TopKKernel(),
+    }
+)
 
 
 def run_whole(op: Operator, tensors: Sequence[np.ndarray]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""What elk-ir does not have: an operator, a chip and a target."""
