@@ -87,7 +87,7 @@ class WeightSource:
 
     def load_ref(self, ref: WeightRef) -> np.ndarray:
         """The tensor that a reference stands for. Raises ModelError as `load` does."""
-        return apply_recipe([self._part(p, ref) for p in ref.parts], ref.recipe)
+        return apply_recipe([self.part(p, ref) for p in ref.parts], ref.recipe)
 
     def rows(self, value: Attribute | None, stack: int | None) -> Rows | np.ndarray:
         """A weight, (stack, …) or (1, …) without a stack, whose rows are loaded one by one where
@@ -102,7 +102,8 @@ class WeightSource:
         array = self.load(value)
         return array[None] if stack is None else array
 
-    def _part(self, part: WeightPart, ref: WeightRef) -> np.ndarray:
+    def part(self, part: WeightPart, ref: WeightRef) -> np.ndarray:
+        """One stored tensor of a weight, before its recipe. Raises ModelError as `load` does."""
         if self.random_seed is not None and self._missing(part):
             return self._made_up(part, ref, self.random_seed)
         if self.base_dir is None and part.file not in self.buffers:
