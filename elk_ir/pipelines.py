@@ -9,7 +9,7 @@ PIPELINES: dict[str, str] = {
     "cleanup": "canonicalize,cse,dce",
     "te-pipeline": (
         "te-fold-quantization,te-canonicalize{simplify=false},te-make-state,te-roll-layers,"
-        "te-canonicalize,te-fuse-normalize,te-fuse-attention,te-fold-views,te-fuse-concat,"
-        "te-fuse-elementwise,te-fold-views,te-canonicalize,te-mask-state"
+        "te-canonicalize,te-fuse-normalize,te-fuse-attention,te-merge-products,te-fold-views,"
+        "te-fuse-concat,te-fuse-elementwise,te-fold-views,te-canonicalize,te-mask-state"
     ),
 }

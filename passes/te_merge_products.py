@@ -2,9 +2,10 @@
 
 Queries, keys and values, or gate and up, are rows of one larger weight, whose recipe joins the
 others when it is loaded. The products that were become slices of the result, which `te-fold-views`
-composes into their readers. One product fills more cores and loads its weight in one go, but a
-reader that needed one branch now waits for all of them, and an epilogue of one branch is a map: the
-pass is not part of the default pipeline.
+composes into their readers. One product fills more cores, loads its weight in one go, and pays for
+the barriers and the re-layout of its operand once; in return a reader of one branch waits for all
+of them, and an epilogue of one branch is a map. On Llama-2-13B at batch 32 a layer takes 127 us
+instead of 137 (docs/scheduling.md).
 """
 
 from __future__ import annotations

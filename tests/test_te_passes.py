@@ -175,8 +175,7 @@ def test_merged_products(name: str) -> None:
     path = find(name)
     ins, expected = arrays(path)
     module = converted(path)
-    merging = [*STEPS[:6], "te-merge-products", *STEPS[6:]]
-    for p in steps(",".join(merging)):
+    for p in steps(",".join(STEPS)):
         p.apply(CONTEXT, module)
     module.verify()
     assert error(evaluated(module, ins, path.parent), expected) < 2e-6
