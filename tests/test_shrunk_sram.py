@@ -1,4 +1,4 @@
-"""The same graph with less and less SRAM: plans are forced to rotate and to split."""
+"""The same graph with less and less SRAM: plans are forced to rotate, split and preload in part."""
 
 from __future__ import annotations
 
@@ -68,6 +68,24 @@ def test_plans_rotate_and_split_when_sram_is_short() -> None:
     assert tight.report["sram_peak_bytes"] <= least
     assert {"ring", "split reduction"} <= set(plan_features(tight))
     assert run(tight) < 1e-4
+
+
+def test_preloads_are_cut_where_copies_are_dear(tmp_path: Path) -> None:
+    """Where controllers send a copy to each core and barriers cost little, policies also preload
+    less than what executes read, and distribute the rest between cores."""
+    path = tmp_path / "tight.toml"
+    reserved = load_chip("test-64").reserved_per_core_bytes
+    path.write_text(
+        'extends = "test-64"\n'
+        f"sram_per_core_bytes = {reserved + 2240}\n"
+        "sync_cycles = 10\n"
+        "[hbm]\nmulticast = false\n",
+        encoding="utf-8",
+    )
+    program = elk_ir.compile(MODEL, chip=str(path), policy="elk-dyn")
+    assert program.report["sram_peak_bytes"] <= 2240
+    assert {"ring", "split reduction", "partial preload"} <= set(plan_features(program))
+    assert run(program) < 1e-4
 
 
 def test_what_does_not_fit_is_named() -> None:
