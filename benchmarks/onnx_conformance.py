@@ -1,10 +1,10 @@
 """ONNX's node tests on the virtual machine of a 16-core chip: counts, failures, operator table.
 
     python benchmarks/onnx_conformance.py [--core] [--operator NAME ...] [--case NAME ...]
-        [--again] [--results FILE] [--docs] [--list OUTCOME]
+        [--again | --new] [--budget-s SECONDS] [--results FILE] [--docs] [--list OUTCOME]
 
-Results are kept in a file, case by case; `--again` runs only what did not pass in it (with the
-other selections: of those), `--docs` writes docs/operators.md from it, `--list` prints the cases
+Results are kept in a file, case by case; `--again` runs only what did not pass in it, `--new` what
+has no result (with the other selections: of those), `--docs` writes docs/operators.md from it, `--list` prints the cases
 with an outcome. Without a selection, and without --docs or --list, every case is run.
 """
 
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +47,8 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="write docs/operators.md")
     parser.add_argument("--list", choices=[o.value for o in Outcome], action="append")
     parser.add_argument("--limit-s", type=float, default=60.0, help="CPU seconds a case")
+    parser.add_argument("--new", action="store_true", help="only cases without a result")
+    parser.add_argument("--budget-s", type=float, help="stop after this much CPU time")
     options = parser.parse_args()
     results = read(options.results)
     if not (options.list or (options.docs and not options.again)):
@@ -82,6 +85,10 @@ def run(options: argparse.Namespace, results: dict[str, Result]) -> None:
             if options.operator and operator_of(case) not in options.operator:
                 continue
             if options.core and not is_core(model_of(case)):
+                continue
+            if options.budget_s is not None and time.process_time() > options.budget_s:
+                break
+            if options.new and old is not None:
                 continue
             if options.again and old is not None and old.outcome in PASSES:
                 continue

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
     BFloat16Type,
+    Float4E2M1FNType,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
+    Float8E8M0FNUType,
     Float16Type,
     Float32Type,
     Float64Type,
     IntegerType,
     Signedness,
     TensorType,
-    f8E4M3FN,
-    f8E5M2,
 )
 from xdsl.ir import Attribute, SSAValue
 
@@ -28,8 +32,12 @@ _FLOATS: dict[Attribute, str] = {
     Float32Type(): "float32",
     Float64Type(): "float64",
     BFloat16Type(): "bfloat16",
-    f8E4M3FN: "float8_e4m3fn",
-    f8E5M2: "float8_e5m2",
+    Float8E4M3FNType(): "float8_e4m3fn",
+    Float8E4M3FNUZType(): "float8_e4m3fnuz",
+    Float8E5M2Type(): "float8_e5m2",
+    Float8E5M2FNUZType(): "float8_e5m2fnuz",
+    Float8E8M0FNUType(): "float8_e8m0fnu",
+    Float4E2M1FNType(): "float4_e2m1fn",
 }
 _BY_NAME: dict[str, Attribute] = {
     **{name: IntegerType(w, s) for (w, s), name in reversed(_INTEGERS.items())},

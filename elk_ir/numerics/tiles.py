@@ -101,7 +101,11 @@ def expand(array: np.ndarray, access: Access, size: tuple[int, ...]) -> np.ndarr
     shape = (array.shape[0], *(size[d] for d in dims))
     if 0 in shape:
         return np.zeros(shape, dtype=array.dtype)
-    return as_strided(base, shape, (array.strides[0], *(strides[d] for d in dims)))
+    steps = (array.strides[0], *(strides[d] for d in dims))
+    if array.dtype.itemsize == 1:
+        # numpy builds no strided view of the one-byte floats of ml_dtypes.
+        return as_strided(base.view(np.uint8), shape, steps).view(array.dtype)
+    return as_strided(base, shape, steps)
 
 
 def align(array: np.ndarray, dims: Sequence[int], target: Sequence[int]) -> np.ndarray:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from xdsl.ir import SSAValue
 
-from elk_ir.numerics.body import is_float
+from elk_ir.numerics.body import dtype_of, is_float
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.passes.onnx_lowerings.context import (
     Context,
@@ -249,10 +249,34 @@ def _clip(ctx: Context, node: Node) -> SSAValue:
     return ctx.map1(fn, *ins, shape=node.shape())
 
 
+def narrow_float(b: BodyBuilder, x: Scalar, dtype: str, *, saturate: bool) -> Scalar:
+    """`x` rounded to a float of 8 bits or fewer; what is too large becomes the largest number, or
+    (not saturating) infinity or NaN, as the type has them."""
+    import ml_dtypes
+
+    if x.dtype != "float64":
+        x = b.cast(x, "float32")
+    if saturate:
+        limit = float(ml_dtypes.finfo(dtype_of(dtype)).max)
+        x = b.apply("min", b.apply("max", x, -limit), limit)
+    return b.cast(x, dtype)
+
+
+def is_narrow_float(dtype: str) -> bool:
+    """Whether an element type is a float of 8 bits or fewer."""
+    return is_float(dtype) and dtype_of(dtype).itemsize == 1
+
+
 @lowers("Cast", "CastLike")
 def _cast(ctx: Context, node: Node) -> SSAValue:
     """Conversion of the element type."""
-    return ctx.cast(node.operand(0), node.dtype())
+    source, dtype = node.operand(0), node.dtype()
+    if dtype == "float8_e8m0fnu":
+        raise Unsupported("conversion to float8e8m0")
+    if not is_narrow_float(dtype) or dtype_of_value(source) == dtype:
+        return ctx.cast(source, dtype)
+    saturate = dtype.startswith("float4") or bool(node.attr("saturate"))
+    return ctx.map1(lambda b, x: narrow_float(b, x, dtype, saturate=saturate), source)
 
 
 @lowers("Identity")

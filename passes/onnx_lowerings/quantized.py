@@ -22,6 +22,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     lowers,
     shape_of,
 )
+from elk_ir.passes.onnx_lowerings.elementwise import is_narrow_float, narrow_float
 from elk_ir.passes.onnx_lowerings.movement import axis_of
 from elk_ir.passes.onnx_lowerings.products import matmul
 from elk_ir.plan.domain import AxisExpr
@@ -46,6 +47,16 @@ def _dequantize(ctx: Context, node: Node) -> SSAValue:
 def _quantize(ctx: Context, node: Node) -> SSAValue:
     """round(x / scale) + zero point, saturated, by tensor, by axis or by block."""
     dtype = node.dtype()
+    if is_narrow_float(dtype):
+        saturate = dtype.startswith("float4") or bool(_optional(node, "saturate"))
+
+        def round_to(b: BodyBuilder, x: Scalar, scale: Scalar, *zero: Scalar) -> Scalar:
+            value = b.cast(x, "float32") / b.cast(scale, "float32")
+            for z in zero:
+                value = value + b.cast(z, "float32")
+            return narrow_float(b, value, dtype, saturate=saturate)
+
+        return _by_scale(ctx, node, round_to)
     if is_float(dtype):
         raise Unsupported(f"quantisation to {dtype}")
     low, high = integer_range(dtype)
