@@ -14,9 +14,11 @@ from operators import CASES, plans
 from xdsl.dialects.builtin import ModuleOp
 
 import elk_ir
+from elk_ir.dialects.ipu import RemoteOp
 from elk_ir.errors import ElkError
 from elk_ir.numerics.tensors import check_inputs, read_npz
 from elk_ir.passes.icca_support import executes, program_of, set_plan
+from elk_ir.targets.ipu.cpp_host import Remote
 from elk_ir.targets.ipu.poplar_cpp import emit_cpp
 from elk_ir.targets.ipu.weights_file import input_specs
 from elk_ir.weight_source import WeightSource
@@ -78,6 +80,8 @@ def rings(tmp_path_factory: pytest.TempPathFactory) -> Rings:
     return module, text, BuiltProgram(text, tmp_path_factory.mktemp("rings"))
 
 
+TABLE = "ipu.remote input @w stack 2 : tensor<3x4x5x2xf32>"
+
 H = {"h/0": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
 
 
@@ -128,6 +132,24 @@ def test_names_of_nodes_are_in_the_text() -> None:
     emitted = emit_cpp(lower(planned(text)))
     assert "/model/q:0" in emitted
     assert 'graph.addHostToDeviceFIFO("h_0"' in emitted
+
+
+def test_rows_of_a_buffer_that_is_accessed_along_two_axes() -> None:
+    """A row is as small as its finest access needs: entries along an outer axis are many rows."""
+    remote = next(op for op in parse(TABLE).walk() if isinstance(op, RemoteOp))
+    buffer = Remote(remote, "w", "w", (3, 4, 5, 2), "float32", 3)
+    numbers = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    for axis in range(3):
+        call = buffer.row_list(axis, 1, 3, 1).removeprefix("elk::rowList(").rstrip(")")
+        first, outer, extent, lo, hi, *more = (int(n) for n in call.split(","))
+        inner = more[0] if more else 1
+        rows = [
+            first + (o * extent + i) * inner + k
+            for o in range(outer)
+            for i in range(lo, hi)
+            for k in range(inner)
+        ]
+        assert rows == numbers[1].take(range(1, 3), axis).reshape(-1).tolist()
 
 
 def test_no_program() -> None:

@@ -108,17 +108,19 @@ def indexer(dtype: str) -> str:
 def indexer_text(dtype: str) -> list[str]:
     """Its class."""
     return [
-        "// Rows of a table of `count` rows a layer, from indices that may count from the end.",
+        "// Rows of a table of `count` entries a layer, `inner` rows each, from indices that may",
+        "// count from the end.",
         f"class {indexer(dtype)} : public Vertex {{",
         "public:",
         f"  Input<Vector<{cpp_type(dtype).storage}>> indices;",
         "  Input<unsigned> layer;",
         "  Output<Vector<unsigned>> rows;",
-        "  unsigned plus, count;",
+        "  unsigned plus, count, inner;",
         "  bool compute() {",
         "    for (unsigned i = 0; i < rows.size(); ++i) {",
-        "      const long long index = static_cast<long long>(indices[i]);",
-        "      rows[i] = (*layer + plus) * count + unsigned(index < 0 ? index + count : index);",
+        "      const long long index = static_cast<long long>(indices[i / inner]);",
+        "      const unsigned entry = unsigned(index < 0 ? index + count : index);",
+        "      rows[i] = ((*layer + plus) * count + entry) * inner + i % inner;",
         "    }",
         "    return true;",
         "  }",

@@ -73,17 +73,19 @@ class Remote:
         outer, inner = prod(self.shape[:axis]), prod(self.shape[axis + 1 :]) * self.item_bytes
         return f"{outer}, {extent}, {extent if length is None else length}, {inner}"
 
-    def row_list(self, axis: int | None, lo: int, hi: int, first_layer: int) -> str:
-        """The rows of entries [lo, hi) along an axis, or of everything, as a C++ expression.
+    def rows_inside(self, axis: int) -> int:
+        """Rows of one entry along an axis, between the others that make rows."""
+        return prod(self.shape[axis + 1 : self.lead])
 
-        Raises ElkError where the entries are not whole rows."""
+    def row_list(self, axis: int | None, lo: int, hi: int, first_layer: int) -> str:
+        """The rows of entries [lo, hi) along an axis, or of everything, as a C++ expression."""
         first = first_layer * self.rows
         if axis is None:
             return f"elk::rowList({first}, 1, {self.rows}, 0, {self.rows})"
-        if axis + 1 != self.lead:
-            raise ElkError(f"@{self.name} is accessed along several axes; a remote buffer has rows")
-        outer = prod(self.shape[:axis])
-        return f"elk::rowList({first}, {outer}, {self.shape[axis]}, {lo}, {hi})"
+        assert axis < self.lead
+        outer, inner = prod(self.shape[:axis]), self.rows_inside(axis)
+        last = f", {inner}" if inner > 1 else ""
+        return f"elk::rowList({first}, {outer}, {self.shape[axis]}, {lo}, {hi}{last})"
 
 
 def remotes(module_ops: list[ipu.RemoteOp], uses: list[object], names: Names) -> list[Remote]:

@@ -288,7 +288,7 @@ class _Emitter:
             rows = (
                 f"elk::indexRows(graph, prog, {ids.ident}, {ids.type.poplar},"
                 f" {quoted(indexer(ids.dtype))}, {layer}, {plus}, {r.shape[0]},"
-                f" {self.label(name)})"
+                f" {r.rows_inside(0)}, {self.label(name)})"
             )
         else:
             axis = limit = None
@@ -546,7 +546,7 @@ class _Emitter:
         """What the small runtime, which has no popc, must be told."""
         known = [("LayerRows", ["base", "layer", "rows", "stride"]), ("NextLayer", ["layer"])]
         known += [(filler(d), ["out", "value"]) for d in sorted(self.fills)]
-        index_fields = ["indices", "layer", "rows", "plus", "count"]
+        index_fields = ["indices", "layer", "rows", "plus", "count", "inner"]
         known += [(indexer(d), index_fields) for d in sorted(self.indexers)]
         known += [(c.name, c.fields) for c in self.codelets.values()]
         return registration_lines(known, EMULATED_VERTEX)

@@ -187,24 +187,24 @@ inline Tensor rows(poplar::Graph &graph, Sequence &prog, const std::vector<unsig
   return result;
 }
 
-// Rows `first` + o * extent + i for all o < outer, lo <= i < hi.
+// Rows `first` + (o * extent + i) * inner + k for all o < outer, lo <= i < hi, k < inner.
 inline std::vector<unsigned> rowList(unsigned first, unsigned outer, unsigned extent, unsigned lo,
-                                     unsigned hi) {
+                                     unsigned hi, unsigned inner = 1) {
   std::vector<unsigned> list;
   for (unsigned o = 0; o < outer; ++o)
-    for (unsigned i = lo; i < hi; ++i)
-      list.push_back(first + o * extent + i);
+    for (unsigned i = lo * inner; i < hi * inner; ++i)
+      list.push_back(first + o * extent * inner + i);
   return list;
 }
 
-// Rows of a table of `count` rows that a tensor of indices in HBM names.
+// Rows of a table of `count` entries, `inner` rows each, that a tensor of indices in HBM names.
 inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer indices,
                         const poplar::Type &type, const char *codelet, const Tensor *layer,
-                        unsigned plus, unsigned count, const char *name) {
+                        unsigned plus, unsigned count, unsigned inner, const char *name) {
   Tensor ids = graph.addVariable(type, {indices.numElements()}, {std::string(name) + ".indices"});
   graph.setTileMapping(ids, 0);
   prog.add(Copy(indices, ids, {std::string(name) + ".indices"}));
-  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements()}, {std::string(name) + ".rows"});
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements() * inner}, {std::string(name) + ".rows"});
   graph.setTileMapping(result, 0);
   poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".rows"});
   poplar::VertexRef v = graph.addVertex(cs, codelet, {{"indices", ids}, {"rows", result}});
@@ -213,6 +213,7 @@ inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuff
   graph.connect(v["layer"], layer ? *layer : zero);
   graph.setInitialValue(v["plus"], plus);
   graph.setInitialValue(v["count"], count);
+  graph.setInitialValue(v["inner"], inner);
   graph.setTileMapping(v, 0);
   prog.add(Execute(cs));
   return result;
