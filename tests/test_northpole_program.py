@@ -1,0 +1,445 @@
+"""Programs of cards: what is compiled, what the cores compute, what the pipeline keeps apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import parse, run_passes
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.utils.exceptions import DiagnosticException
+
+import elk_ir
+from elk_ir.chips import Chip, load_chip
+from elk_ir.compiler import Signature
+from elk_ir.dialects import northpole
+from elk_ir.dialects.chip import ChipAttr
+from elk_ir.errors import ElkError, UsageError
+from elk_ir.numerics.tensors import TensorSpec, read_npz
+from elk_ir.passes.northpole_verify_program import stages_of
+from elk_ir.plan.plan import simple_plan
+from elk_ir.targets.northpole.compiled import NorthpoleProgram
+from elk_ir.targets.northpole.cores import Core, Traffic, buffered
+from elk_ir.targets.northpole.memory import blocks_of, tensors_of
+from elk_ir.targets.northpole.runtime import Appliance
+
+MODELS = Path(__file__).parent / "models"
+SHARED = Path(__file__).parent.parent.parent / "shared" / "models"
+GRANITE = SHARED / "full" / "granite-3b-8blike_L14_b2_s1_kv2048_fp16.onnx"
+SMALL = SHARED / "tiny" / "granite-3b-8blike_L2_tiny_dyn_fp32_op23.onnx"
+QDQ_RESNET = SHARED / "tiny" / "q_resnet50_w8_static_legacy_qdq.onnx"
+
+
+def shared(path: Path) -> Path:
+    if not path.exists():
+        pytest.skip(f"{path.name} is in the shared models, which are not here")
+    return path
+
+
+def compiled(path: Path, chip: str | Chip = "northpole-16", **options) -> NorthpoleProgram:
+    program = elk_ir.compile(path, chip=chip, **options)
+    assert isinstance(program, NorthpoleProgram)
+    return program
+
+
+@cache
+def decoder(batch: int = 2, past: int = 11) -> NorthpoleProgram:
+    return compiled(shared(SMALL), dims={"batch": batch, "past_sequence_length": past})
+
+
+def shrunk(core_bytes: int, cards: int = 16) -> Chip:
+    """Cards whose cores keep `core_bytes`; what they work with beside that is not scarce."""
+    chip = load_chip("northpole-16")
+    return replace(
+        chip,
+        chips=cards,
+        sram_per_core_bytes=core_bytes + 1_000_000,
+        reserved_per_core_bytes=1_000_000,
+    )
+
+
+def agrees(program: NorthpoleProgram, path: Path, atol: float = 1e-5) -> None:
+    outputs = program.run(read_npz(path, "in/"))
+    expected = read_npz(path, "out/")
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.abs(outputs[name] - value).max() <= atol * np.abs(value).max(), name
+
+
+# ---------------------------------------------------------------------- compiling
+
+
+def test_the_published_model_is_compiled_for_the_published_appliance(tmp_path: Path) -> None:
+    program = compiled(shared(GRANITE))
+    report = program.report
+    assert (report["target"], report["policy"]) == ("northpole", "gpipe")
+    assert (report["cards"], report["mini_batch"], report["micro_batches"]) == (16, 28, 14)
+    assert report["mini_batch_by_micro_batches"] == {
+        "12": 36, "13": 39, "14": 28, "15": 30, "16": 32,
+    }  # fmt: skip
+    layer, head = report["stages"][0], report["stages"][-1]
+    assert layer["weight_bytes"] == pytest.approx(109.1e6, rel=1e-3)
+    assert layer["kv_bytes"] == pytest.approx(58.7e6, rel=1e-3)
+    assert head["cards"] == [14, 15]
+    assert head["card_bytes"] == pytest.approx(100.7e6, rel=1e-3)
+    assert report["power_w"] == 672
+    # Fitted, so only that the fit is what the chip file has.
+    assert report["tokens_per_s"] == pytest.approx(28_356, rel=1e-3)
+    # What was placed, core by core, is what the map counted.
+    assert report["sram_peak_bytes"] == pytest.approx(layer["core_bytes"], rel=1e-3)
+    assert not report["quantized"]
+    folder = program.save(tmp_path / "out")
+    assert {p.name for p in folder.iterdir()} == {
+        "program.mlir", "target.mlir", "report.json", "map.txt", "map.json", "map.svg",
+    }  # fmt: skip
+    loaded = elk_ir.load(folder)
+    assert isinstance(loaded, NorthpoleProgram)
+    assert loaded.mlir("northpole") == program.mlir("northpole")
+
+
+def test_the_target_follows_the_chip() -> None:
+    path = MODELS / "llama2_decode_static_dynamo.onnx"
+    with pytest.raises(ElkError, match=r"'ipu-mk2' is no NorthPole machine"):
+        elk_ir.compile(path, chip="ipu-mk2", target="northpole")
+    with pytest.raises(ElkError, match="unknown policy 'basic'"):
+        elk_ir.compile(path, chip="northpole-16", policy="basic")
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def test_a_decoder_on_cards_agrees_with_its_framework() -> None:
+    path = MODELS / "llama2_decode_static_dynamo"
+    agrees(compiled(path.with_suffix(".onnx")), path.with_suffix(".npz"))
+
+
+def test_a_vision_transformer_on_one_card() -> None:
+    path = MODELS / "vit_static_legacy"
+    program = compiled(path.with_suffix(".onnx"))
+    assert program.report["cards"] == 1
+    agrees(program, path.with_suffix(".npz"))
+
+
+def test_an_output_layer_shared_by_cards() -> None:
+    path = shared(SMALL).with_name(SMALL.stem + "_b2_p12.npz")
+    shapes = {k: v.shape for k, v in read_npz(path, "in/").items()}
+    program = compiled(SMALL, shrunk(100), input_shapes=shapes, mapping={"users": 2})
+    assert [len(s["cards"]) for s in program.report["stages"]] == [1, 1, 1, 1, 2]
+    divided = {
+        op.task.data.name: op.cards.data
+        for block in blocks_of(program.target).values()
+        for op in northpole.contents(block.body)
+        if isinstance(op, northpole.ExecuteOp) and op.cards is not None
+    }
+    assert divided == {"node_linear_14": "n"}
+    agrees(program, path)
+
+
+def mlp(rng: np.random.Generator) -> tuple[str, np.ndarray, np.ndarray]:
+    """A te module, y = x + (x a) b on int8 with int32 sums, and its weights."""
+    a, b = rng.integers(-8, 8, (16, 64), np.int8), rng.integers(-8, 8, (64, 16), np.int8)
+    text = f"""
+    te.global weight @a : tensor<16x64xi8> = dense<{a.tolist()}> : tensor<16x64xi8>
+    te.global weight @b : tensor<64x16xi8> = dense<{b.tolist()}> : tensor<64x16xi8>
+    func.func @main(%x: tensor<3x16xi8> {{onnx.name = "x"}}) -> (tensor<3x16xi32> {{onnx.name = "y"}}) {{
+      %a = te.load @a : tensor<16x64xi8>
+      %h = te.contract(%x, %a) <(m = 3, n = 64, k = 16 reduce), [(m, k), (k, n)] -> [(m, n)]>
+        : (tensor<3x16xi8>, tensor<16x64xi8>) -> tensor<3x64xi32>
+      %b = te.load @b : tensor<64x16xi8>
+      %y = te.contract(%h, %b, %x) <(m = 3, n = 16, k = 64 reduce), [(m, k), (k, n), (m, n)] -> [(m, n)]>
+        {{epilogue = #te.body<(x0, x1) {{t0 = cast(x1 : "int32"), t1 = add(x0, t0)}} -> (t1)>}}
+        : (tensor<3x64xi32>, tensor<64x16xi8>, tensor<3x16xi8>) -> tensor<3x16xi32>
+      func.return %y : tensor<3x16xi32>
+    }}
+    """  # noqa: E501
+    return text, a, b
+
+
+def test_a_layer_shared_by_cards() -> None:
+    """Outputs of the first product are divided among two cards, so the second one sums over what
+    each has, and partial sums cross PCIe; the result is exact."""
+    rng = np.random.default_rng(3)
+    text, a, b = mlp(rng)
+    chip = shrunk(6, cards=4)
+    module = parse(text)
+    module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
+    run_passes(
+        module,
+        "northpole-map-stages{precision=w8a8 users=3},convert-te-to-icca,northpole-place,"
+        "convert-icca-to-northpole,northpole-verify-program",
+    )
+    stages = stages_of(module)
+    assert [len(s.cards) for s in stages] == [2]
+    cut = [
+        op.cards.data for op in module.walk() if isinstance(op, northpole.ExecuteOp) and op.cards
+    ]
+    assert cut == ["n", "k"]
+    x = rng.integers(-8, 8, (3, 16), np.int8)
+    signature = Signature((TensorSpec("x", "int8", (3, 16)),), (TensorSpec("y", "int32", (3, 16)),))
+    appliance = Appliance(module, lambda value: np.zeros(0), chip, signature, micro_batches=1)
+    appliance.put(0, {"x": x})
+    wide = x.astype(np.int64)
+    assert np.array_equal(appliance.get(0)["y"], wide + (wide @ a) @ b)
+    # Each of 3 × 16 int32 sums has one part on each card; half of them cross.
+    assert appliance.stages[0].traffic.card_bytes >= 3 * 16 * 4
+
+
+@pytest.mark.slow
+def test_a_quantised_resnet_on_one_card_is_exact() -> None:
+    program = compiled(shared(QDQ_RESNET))
+    assert (program.report["cards"], program.report["quantized"]) == (1, True)
+    outputs = program.run(read_npz(QDQ_RESNET.with_suffix(".npz"), "in/"))
+    for name, value in read_npz(QDQ_RESNET.with_suffix(".npz"), "out/").items():
+        assert np.array_equal(outputs[name], value)
+
+
+def product() -> northpole.ExecuteOp:
+    """An integer product, 5 × 12 by 12 × 7, its reduction cut among four cores of each card."""
+    module = parse(
+        """
+        northpole.block @b "b" in 12 out 7 phases 1 ways 2 {
+        ^bb0(%l: index, %x: tensor<5x12xi8>, %w: tensor<12x7xi8>):
+          %y = northpole.execute <name = "y", kind = "contract", unit = "matrix"> plan <grid [m = 2, n = 4, k = 3], operands [exec {} preload {}, exec {} preload {}], scatter n> cards "n" (%x, %w) {
+          ^bb0(%a: tensor<5x12xi8>, %c: tensor<12x7xi8>):
+            %z = te.contract(%a, %c) <(m = 5, n = 7, k = 12 reduce), [(m, k), (k, n)] -> [(m, n)]> : (tensor<5x12xi8>, tensor<12x7xi8>) -> tensor<5x7xi32>
+          } : (tensor<5x12xi8>, tensor<12x7xi8>) -> tensor<5x7xi32>
+          northpole.yield %y : tensor<5x7xi32>
+        }
+        """  # noqa: E501
+    )
+    (op,) = [o for o in module.walk() if isinstance(o, northpole.ExecuteOp)]
+    return op
+
+
+def test_integers_are_exact_and_partial_sums_travel() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (5, 12), np.int8), rng.integers(-128, 128, (12, 7), np.int8)
+    core, traffic = Core(product(), 2), Traffic()
+    (out,) = core.run([buffered(a), buffered(b)], traffic)
+    expected = a.astype(np.int64) @ b.astype(np.int64)
+    found = np.zeros_like(expected)
+    for data, bounds in zip(out.data, out.layout.bounds.reshape(24, 2, 2), strict=True):
+        (m0, m1), (n0, n1) = bounds
+        found[m0:m1, n0:n1] = data[: m1 - m0, : n1 - n0]
+    assert np.array_equal(found, expected)
+    # 24 cores: 12 a card, none of whose sums leave it; each core sends 2 of its 3 parts.
+    assert traffic.partial_bytes > 0
+    assert traffic.card_bytes == 0
+    assert {core.place.card.count(w) for w in (0, 1)} == {12}
+
+
+def test_a_weight_on_the_wrong_core_changes_the_numbers() -> None:
+    rng = np.random.default_rng(0)
+    program = decoder()
+    inputs = {
+        "input_ids": rng.integers(0, 512, (2, 1)),
+        "position_ids": np.zeros((2, 1), np.int64),
+    }
+    appliance = program.appliance(micro_batches=2)
+    appliance.put(0, inputs)
+    right = appliance.get(0)["logits"]
+    spread = max(appliance.stages[0]._weights.values(), key=lambda s: s.data.size)
+    spread.data[[0, 1]] = spread.data[[1, 0]]
+    appliance.put(1, inputs)
+    assert np.abs(appliance.get(1)["logits"] - right).max() > 1e-3
+
+
+# ---------------------------------------------------------------------- the pipeline
+
+
+def test_tokens_in_flight_are_those_of_one_user_at_a_time() -> None:
+    """Eight greedy tokens of four users, three prompt tokens each: all micro-batches at once, and
+    each user alone on an appliance of its own."""
+    prompts = np.random.default_rng(1).integers(0, 512, (4, 3))
+    together = decoder(2).generate(prompts, 8)
+    assert together.counters.most_in_flight > 2
+    assert together.counters.passes == 2 * 10
+    for user, prompt in enumerate(prompts):
+        alone = decoder(1).generate(prompt[None], 8, together=False)
+        assert np.array_equal(alone.tokens[0], together.tokens[user])
+    assert together.tokens.shape == (4, 8)
+
+
+def test_generation_is_that_of_onnxruntime() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    prompts = np.random.default_rng(2).integers(0, 512, (2, 3))
+    session = ort.InferenceSession(str(shared(SMALL)))
+    names = [o.name for o in session.get_outputs()]
+    caches = {
+        i.name: np.zeros((2, 1, 0, 16), np.float32)
+        for i in session.get_inputs()
+        if "past" in i.name
+    }
+    expected: list[np.ndarray] = []
+    token = prompts[:, 0]
+    for position in range(10):
+        feeds = {"input_ids": token[:, None], "position_ids": np.full((2, 1), position)}
+        outputs = dict(zip(names, session.run(None, feeds | caches), strict=True))
+        caches = {n: outputs[n.replace("past_key_values", "present")] for n in caches}
+        token = outputs["logits"][:, -1].argmax(-1)
+        if position >= 2:
+            expected.append(token)
+        else:
+            token = prompts[:, position + 1]
+    found = decoder(2).generate(prompts, 8)
+    assert np.array_equal(found.tokens, np.stack(expected, axis=1))
+
+
+def test_caches_come_back_in_the_order_of_their_tokens() -> None:
+    """Cores keep new entries in front of old ones; what is read is in order."""
+    path = shared(SMALL).with_name(SMALL.stem + "_b2_p12.npz")
+    inputs, expected = read_npz(path, "in/"), read_npz(path, "out/")
+    appliance = decoder(2, 14).appliance(micro_batches=1)
+    appliance.put(0, inputs)
+    first = appliance.get(0)
+    for name, value in expected.items():
+        if name != "logits":
+            assert np.allclose(first[name], value, atol=1e-5), name
+    token = first["logits"][:, -1].argmax(-1)[:, None]
+    appliance.put(0, {"input_ids": token, "position_ids": inputs["position_ids"] + 1})
+    second = appliance.get(0)
+    for name, value in expected.items():
+        if name != "logits":
+            assert second[name].shape[2] == 14
+            assert np.allclose(second[name][:, :, :13], value, atol=1e-5), name
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def test_users_of_an_appliance() -> None:
+    program = decoder()
+    fit = program.report["users_by_memory"]
+    with pytest.raises(ElkError, match=rf"are {2 * fit} users, the cards hold the caches of {fit}"):
+        program.appliance(micro_batches=fit)
+    appliance = program.appliance(micro_batches=1)
+    with pytest.raises(UsageError, match="no pass of micro-batch 0 was put"):
+        appliance.get(0)
+    with pytest.raises(UsageError, match="there is no micro-batch 1 of 1"):
+        appliance.put(1, {})
+    with pytest.raises(UsageError, match="input 'input_ids' is missing"):
+        appliance.put(0, {"position_ids": np.zeros((2, 1), np.int64)})
+
+
+def test_a_cache_has_an_end() -> None:
+    program = decoder(2, 3)
+    with pytest.raises(ElkError, match=r"need a cache of 5 entries, it holds 4 \(1 too many\)"):
+        program.generate(np.zeros((2, 2), np.int64), 4)
+    assert program.generate(np.zeros((2, 2), np.int64), 3).tokens.shape == (2, 3)
+    appliance = program.appliance(micro_batches=1)
+    step = {"input_ids": np.zeros((2, 1), np.int64), "position_ids": np.zeros((2, 1), np.int64)}
+    for _ in range(4):
+        appliance.put(0, step)
+        appliance.get(0)
+    with pytest.raises(ElkError, match="is full: it holds 4 entries, 0 given and 5 appended"):
+        appliance.put(0, step)
+    appliance.reset(0)
+    appliance.put(0, step)
+
+
+def test_an_unquantised_graph_has_no_precision_of_its_own() -> None:
+    path = MODELS / "llama2_decode_static_dynamo.onnx"
+    message = r"7 of 7 products are of float32, the vector-matrix units take int8, int4 and int2"
+    with pytest.raises(ElkError, match=message):
+        compiled(path, mapping={"precision": "graph"})
+
+
+def test_users_and_context_too_large() -> None:
+    path = MODELS / "llama2_decode_static_dynamo.onnx"
+    with pytest.raises(ElkError, match=r"users × 13 positions need .* too many\): .* fit"):
+        compiled(path, mapping={"users": 1_000_000})
+    with pytest.raises(ElkError, match=r"needs .* bytes on each core, which has .* too many"):
+        compiled(shared(SMALL), shrunk(1), dims={"batch": 1, "past_sequence_length": 3})
+
+
+def test_no_unit_for_an_operator() -> None:
+    path = SHARED / "tiny" / "mixtral5_batched_mm_decode_static_dynamo.onnx"
+    with pytest.raises(ElkError, match=r"no unit of a NorthPole core runs 'topk' \(16 operations"):
+        compiled(shared(path))
+
+
+# ---------------------------------------------------------------------- the verifier
+
+
+@cache
+def _mapped() -> str:
+    source = Path(__file__).parent.parent / "lit_tests" / "passes" / "northpole_map_stages.mlir"
+    module = parse(source.read_text())
+    pipeline = (
+        "northpole-map-stages{users=4},convert-te-to-icca,northpole-place,"
+        "convert-icca-to-northpole,northpole-verify-program"
+    )
+    return str(run_passes(module, pipeline))
+
+
+def broken(change) -> str:
+    """What the verifier says after `change` to a good program."""
+    module = parse(_mapped())
+    change(module)
+    with pytest.raises(DiagnosticException) as caught:
+        run_passes(module, "northpole-verify-program")
+    return str(caught.value)
+
+
+def _sends(module: ModuleOp) -> list[northpole.SendOp]:
+    return [op for op in module.walk() if isinstance(op, northpole.SendOp)]
+
+
+def test_what_is_read_was_sent() -> None:
+    def skip(module: ModuleOp) -> None:
+        stages = stages_of(module)
+        stages[1].operands[0] = _sends(module)[0].outs[0]
+
+    assert "stage @stage_1 reads" in broken(skip)
+    assert "which was not sent there" in broken(skip)
+
+    def steal(module: ModuleOp) -> None:
+        _sends(module)[2].operands[0] = _sends(module)[0].ins[0]
+
+    assert "is sent from @stage_1, which does not have it" in broken(steal)
+
+
+def test_sends_have_their_bytes() -> None:
+    def lie(module: ModuleOp) -> None:
+        _sends(module)[0].properties["bytes"] = IntegerAttr(63, i64)
+
+    assert broken(lie) == "a send of 64 bytes says that it is 63"
+
+
+def test_outputs_reach_the_host() -> None:
+    def leave(module: ModuleOp) -> None:
+        (output,) = [op for op in module.walk() if isinstance(op, northpole.OutputOp)]
+        output.operands[0] = stages_of(module)[-1].outs[0]
+
+    assert "output @logits was not sent to the host" in broken(leave)
+
+
+def test_appends_stay_inside_their_cache() -> None:
+    def far(module: ModuleOp) -> None:
+        append = next(op for op in module.walk() if isinstance(op, northpole.AppendOp))
+        append.properties["start"] = IntegerAttr(8, i64)
+
+    assert broken(far) == "@k has 8 entries, entry 8 is appended"
+
+
+def test_cores_hold_what_stays_and_what_works() -> None:
+    def crowd(module: ModuleOp) -> None:
+        program = next(op for op in module.walk() if isinstance(op, northpole.ProgramOp))
+        program.properties["micro_batches"] = IntegerAttr(100_000, i64)
+        program.properties["users"] = IntegerAttr(100_000, i64)
+
+    assert "too many" in broken(crowd)
+
+
+def test_a_plan_that_cuts_one_card_in_two() -> None:
+    op = product()
+    plan = simple_plan(op.operator(), (1, 1, 3))
+    assert "is not for 2 cards" in northpole.ops.division_errors(plan, 2, 1)[0]
+
+
+def test_tensors_by_name() -> None:
+    kinds = {op.kind.data.value for op in tensors_of(decoder().target).values()}
+    assert kinds == {"input", "output", "state", "weight"}
