@@ -4,6 +4,7 @@
     elk run DIR|MODEL.onnx [--chip CHIP] --inputs in.npz --expect out.npz
     elk simulate DIR|MODEL.onnx [--chip CHIP]
     elk verify MODEL.onnx --chip CHIP
+    elk explore SWEEP.toml -o results.sqlite
     elk chips [NAME]
     elk profile fit DATA.csv -o MODEL.txt
 
@@ -25,6 +26,7 @@ from elk_ir.tools import (
     cmd_chips,
     cmd_compare,
     cmd_compile,
+    cmd_explore,
     cmd_profile,
     cmd_run,
     cmd_simulate,
@@ -38,6 +40,7 @@ COMMANDS = {
     "run": cmd_run,
     "simulate": cmd_simulate,
     "compare": cmd_compare,
+    "explore": cmd_explore,
     "verify": cmd_verify,
     "chips": cmd_chips,
     "profile": cmd_profile,

@@ -203,6 +203,9 @@ class Interpreter:
             return value.reshape(full) if isinstance(value, np.ndarray) else value
         if kind is HbmKind.OUTPUT:
             return np.zeros(full, dtype=dtype_of(dtype))
+        if kind is HbmKind.SCRATCH and dtype_of(dtype).kind == "i":
+            # As an index this is out of range until the program has stored something.
+            return np.full(full, np.iinfo(dtype_of(dtype)).min)
         array = np.zeros(full, dtype=dtype_of(dtype))
         names = [] if op.inputs is None else [n.data for n in op.inputs]
         for layer, name in enumerate(names):

@@ -1,0 +1,1 @@
+"""Design-space exploration: many models, chips and policies, one row of a SQLite file each."""

@@ -1,0 +1,285 @@
+"""Running a sweep: points are claimed, computed by joblib or Dask, and written as they finish."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from elk_ir.errors import ElkError
+from elk_ir.explore.evaluate import evaluate
+from elk_ir.explore.store import Store
+from elk_ir.explore.sweep import Sweep
+from elk_ir.explore.task import Outcome, Task, dispatch_order, tasks_of
+
+BEAT_S = 10.0
+"""Seconds between signs of life."""
+
+POLL_S = 0.2
+"""How often a run whose last points another run computes looks whether they are done."""
+
+ATTEMPTS = 3
+"""How often a point may lose its worker process before it counts as a failure."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Progress:
+    """How far a run is. `computed`: points of this run; `before`: those that were there."""
+
+    total: int
+    before: int
+    say: Say
+    computed: int = 0
+    failed: int = 0
+    elsewhere: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def point(self, outcome: Outcome) -> None:
+        """One more."""
+        self.computed += 1
+        self.failed += outcome.error is not None
+        self.show()
+
+    def show(self) -> None:
+        """Tell `say`."""
+        self.say(self.line())
+
+    def line(self) -> str:
+        """Points done, failures, and an estimate of the time left: what the rest takes at the pace
+        so far."""
+        done = self.before + self.computed + self.elsewhere
+        text = f"{done:,} of {self.total:,} points"
+        if self.failed:
+            text += f", {self.failed:,} failed"
+        elapsed = time.monotonic() - self.started
+        if self.computed and done < self.total:
+            pace = elapsed / (self.computed + self.elsewhere)
+            text += f", about {duration(pace * (self.total - done))} left"
+        return text
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did: points of the sweep, those that were there, computed and failed now, computed
+    meanwhile by other runs on the same file."""
+
+    points: int
+    before: int
+    computed: int
+    failed: int
+    elsewhere: int
+    wall_s: float
+
+
+def explore(
+    sweep: Sweep,
+    path: str,
+    *,
+    jobs: int = 1,
+    cluster: str | None = None,
+    retry_failures: bool = False,
+    say: Say = lambda _: None,
+) -> Summary:
+    """Compute all points of a sweep that the file does not have. Raises ElkError for a sweep, a
+    file or a cluster that is no good; a point that fails is a row like any other."""
+    tasks = dispatch_order(tasks_of(sweep))
+    store = Store(path)
+    try:
+        if retry_failures:
+            store.forget_failures([task.key for task in tasks])
+        store.begin()
+        done = store.done()
+        todo = [task for task in tasks if task.key not in done]
+        shown = Progress(len(tasks), len(tasks) - len(todo), say)
+        shown.show()
+        with _beating(store):
+            _all(sweep.name, store, todo, shown, jobs, cluster)
+    finally:
+        store.close()
+    wall_s = time.monotonic() - shown.started
+    return Summary(len(tasks), shown.before, shown.computed, shown.failed, shown.elsewhere, wall_s)
+
+
+def _all(
+    name: str, store: Store, todo: list[Task], shown: Progress, jobs: int, cluster: str | None
+) -> None:
+    runner = _dask(cluster) if cluster is not None else _joblib(jobs)
+    lost: dict[str, int] = {}
+    while todo:
+        claims = Claims(store, todo)
+        by_key = {task.key: task for task in todo}
+        try:
+            for outcome in runner(claims):
+                store.write(name, by_key[outcome.key], outcome)
+                claims.flying.discard(outcome.key)
+                shown.point(outcome)
+        except WorkerLost:
+            for key in claims.flying:
+                lost[key] = lost.get(key, 0) + 1
+                if lost[key] >= ATTEMPTS:
+                    outcome = _killed(key)
+                    store.write(name, by_key[key], outcome)
+                    shown.point(outcome)
+            store.release(claims.flying)
+        before = len(todo)
+        done = store.done()
+        todo = [task for task in todo if task.key not in done]
+        shown.elsewhere = shown.total - shown.before - shown.computed - len(todo)
+        if len(todo) == before and not claims.given:
+            time.sleep(POLL_S)  # the rest is claimed by another run
+            shown.show()
+
+
+def _killed(key: str) -> Outcome:
+    message = (
+        f"the worker process died {ATTEMPTS} times while it computed this point, or one beside it\n"
+        "  hint: it may have run out of memory; use fewer jobs"
+    )
+    return Outcome(key, None, message, 0.0, 0)
+
+
+class WorkerLost(Exception):
+    """A worker process died; the points in flight have to be computed again."""
+
+
+class Claims:
+    """Hands out tasks one by one, each claimed when it is asked for. `flying`: handed out, and not
+    written yet; `given`: how many have been."""
+
+    def __init__(self, store: Store, tasks: Sequence[Task]) -> None:
+        self._store, self._tasks = store, list(tasks)
+        self.flying: set[str] = set()
+        self.given = 0
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Task]:
+        while True:
+            task = self.next()
+            if task is None:
+                return
+            yield task
+
+    def next(self) -> Task | None:
+        """The next task, None if all others are done or claimed elsewhere. Safe between threads."""
+        with self._lock:
+            found = self._store.claim(self._tasks, 1)
+            if not found:
+                return None
+            task = found[0]
+            # What stands before it is done or taken; a later pass looks at it again.
+            position = next(i for i, t in enumerate(self._tasks) if t.key == task.key)
+            del self._tasks[: position + 1]
+            self.flying.add(task.key)
+            self.given += 1
+            return task
+
+
+@contextmanager
+def _beating(store: Store) -> Iterator[None]:
+    """Signs of life from a thread."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(BEAT_S):
+            # One that is missed (a file locked for long) is no reason to stop.
+            with suppress(ElkError):
+                store.beat()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+Runner = Callable[[Claims], Iterator[Outcome]]
+
+
+def _joblib(jobs: int) -> Runner:
+    if jobs < 1:
+        raise ElkError(f"{jobs} jobs compute nothing", hint="give --jobs 1 or more")
+
+    def run(claims: Claims) -> Iterator[Outcome]:
+        if jobs == 1:
+            yield from map(evaluate, claims)
+            return
+        from joblib import Parallel, delayed
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+        make: Any = Parallel  # its stubs want texts where it takes numbers
+        parallel = make(
+            n_jobs=jobs,
+            backend="loky",
+            batch_size=1,
+            pre_dispatch="2*n_jobs",
+            return_as="generator_unordered",
+            inner_max_num_threads=1,
+        )
+        try:
+            yield from parallel(delayed(evaluate)(task) for task in claims)
+        except TerminatedWorkerError:
+            raise WorkerLost from None
+
+    return run
+
+
+def _dask(address: str) -> Runner:
+    try:
+        from distributed import Client, as_completed
+        from distributed.scheduler import KilledWorker
+    except ImportError:
+        raise ElkError(
+            "--cluster needs Dask", hint="pip install 'elk-ir[cluster]', here and on the workers"
+        ) from None
+
+    def run(claims: Claims) -> Iterator[Outcome]:
+        try:
+            client: Any = Client(address, timeout=30)
+        except (OSError, ValueError) as error:
+            raise ElkError(f"no Dask scheduler answers: {error}", where=address) from None
+        with client:
+            width = max(1, 2 * sum(client.nthreads().values()))
+            names: dict[Any, str] = {}
+            finished: Any = as_completed()
+
+            def submit() -> bool:
+                task = claims.next()
+                if task is None:
+                    return False
+                # Not pure: a row of an earlier run must not come out of the cluster's memory.
+                future = client.submit(evaluate, task, pure=False)
+                names[future] = task.key
+                finished.add(future)
+                return True
+
+            while len(names) < width and submit():
+                pass
+            for future in finished:
+                key = names.pop(future)
+                try:
+                    yield future.result()
+                except KilledWorker:
+                    yield _killed(key)
+                submit()
+
+    return run
+
+
+def default_jobs() -> int:
+    """Processes to use unless told: the cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
