@@ -24,6 +24,7 @@ from elk_ir.northpole.published import (
     sensitivity,
     what_if,
 )
+from elk_ir.northpole.timing import Assumptions
 
 SETTINGS = (
     ("w4a4", 512, 16),
@@ -77,6 +78,20 @@ def lines() -> Iterator[str]:
             row.problem
             or f"{row.mini_batch} users in {row.micro_batches}, {row.cards} cards,"
             f" {row.tokens_per_s:,.0f} tokens/s, {row.latency_per_token_s * 1e3:.3f} ms"
+        )
+    yield "PCIe: card to card, or through the host"
+    for route in ("direct", "host"):
+        mapping = map_network(
+            GRANITE_3B.network(CONTEXT),
+            fitted,
+            parse_precision("w4a4"),
+            assumptions=Assumptions(route=route),
+        )
+        run = simulate(mapping)
+        yield (
+            f"  {route}: {run.tokens_per_s:,.0f} tokens/s, {run.latency_per_token_s * 1e3:.3f} ms a"
+            f" token, links busy {run.link_utilization:.1%}, the host's share"
+            f" {run.host_link_utilization:.1%}"
         )
     yield "published comparisons"
     for fact in GPU_FACTS:

@@ -61,9 +61,15 @@ class Traffic:
     card_bytes: int = 0
 
 
+@lru_cache(maxsize=1024)
+def whole_layout(shape: tuple[int, ...]) -> Layout:
+    """A tensor in one piece."""
+    return replicated(shape)
+
+
 def buffered(array: np.ndarray) -> Spread:
     """A whole tensor in the framebuffer of every card of a stage."""
-    return Spread(array[None], replicated(array.shape), FRAMEBUFFER)
+    return Spread(array[None], whole_layout(array.shape), FRAMEBUFFER)
 
 
 def poison(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -77,11 +83,38 @@ def poison(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return np.full(shape, 7 if dtype.name == "int4" else 1, dtype=np.int8).astype(dtype)
 
 
-@lru_cache(maxsize=4096)
-def _flat(
-    source: Layout, target: Layout, axis: int | None, start: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    return moves(source, target, axis, start).flat()
+@dataclass(frozen=True)
+class Route:
+    """A move that was worked out once: where each element comes from and goes to, and the elements
+    that cross between cores, between framebuffer and cores, and between cards. It keeps what it was
+    made for, so that the identity of that stays its own."""
+
+    kept: tuple[object, ...]
+    source: tuple[np.ndarray, np.ndarray]
+    target: tuple[np.ndarray, np.ndarray]
+    between_cores: int
+    framebuffer: int
+    between_cards: int
+
+
+_ROUTES: dict[tuple[int, ...], Route] = {}
+_MOST_ROUTES = 20_000
+
+
+def _route(
+    source: Spread, target: Layout, place: Place, ways: int, axis: int | None, start: int
+) -> Route:
+    # By identity: hashing layouts costs more than a small move.
+    objects = (source.layout, source.place, target, place)
+    key = (*map(id, objects), ways, -1 if axis is None else axis, start)
+    found = _ROUTES.get(key)
+    if found is None:
+        a, b, c, d = moves(source.layout, target, axis, start).flat()
+        counts = _crossing(source.place, place, ways, a, c)
+        if len(_ROUTES) >= _MOST_ROUTES:
+            _ROUTES.clear()
+        found = _ROUTES[key] = Route(objects, (a, b), (c, d), *counts)
+    return found
 
 
 def move(
@@ -101,49 +134,42 @@ def move(
     With `axis` the source is the part of the target that begins at `start` along it, and the rest
     of `into` stays. Counts what crosses.
     """
-    if source.layout == target and source.place == place and into is None and axis is None:
+    if source.layout is target and source.place is place and into is None and axis is None:
         return source.data
     data = into
     if data is None:
         data = poison((target.cores, *target.block_shape), source.data.dtype)
-    a, b, c, d = _flat(source.layout, target, axis, start)
-    data.reshape(target.cores, -1)[c, d] = source.data.reshape(source.layout.cores, -1)[a, b]
-    _count(source, place, ways, a, c, traffic, partial)
+    route = _route(source, target, place, ways, axis, start)
+    pieces = source.data.reshape(source.layout.cores, -1)
+    data.reshape(target.cores, -1)[route.target] = pieces[route.source]
+    bits = bits_of(source.data.dtype.name)
+    traffic.framebuffer_bytes += route.framebuffer * bits // 8
+    traffic.card_bytes += route.between_cards * bits // 8
+    if partial:
+        traffic.partial_bytes += route.between_cores * bits // 8
+    else:
+        traffic.activation_bytes += route.between_cores * bits // 8
     return data
 
 
-def _count(
-    source: Spread,
-    place: Place,
-    ways: int,
-    a: np.ndarray,
-    c: np.ndarray,
-    traffic: Traffic,
-    partial: bool,
-) -> None:
-    bits = bits_of(source.data.dtype.name)
-    if FRAMEBUFFER in (source.place, place):
-        crossing = a.size * (ways if source.place.everywhere and place.everywhere else 1)
-        traffic.framebuffer_bytes += crossing * bits // 8
-        if source.place.everywhere or ways == 1:
-            return
-    from_card, from_core = np.asarray(source.place.card)[a], np.asarray(source.place.core)[a]
-    to_card, to_core = np.asarray(place.card)[c], np.asarray(place.core)[c]
-    if source.place.everywhere:
-        from_card = to_card
-    cards = range(ways) if place.everywhere else (None,)
-    for w in cards:
+def _crossing(
+    source: Place, target: Place, ways: int, a: np.ndarray, c: np.ndarray
+) -> tuple[int, int, int]:
+    """Elements that cross between cores of a card, between framebuffers and cores, and between
+    cards, when core numbers `a` of a place send one each to `c` of another."""
+    buffer = FRAMEBUFFER in (source, target)
+    everywhere = source.everywhere and target.everywhere
+    framebuffer = a.size * (ways if everywhere else 1) if buffer else 0
+    from_card, from_core = np.asarray(source.card)[a], np.asarray(source.core)[a]
+    to_card, to_core = np.asarray(target.card)[c], np.asarray(target.core)[c]
+    cores = cards = 0
+    # What is wanted everywhere is wanted once a card; what is everywhere is taken from the own one.
+    for w in range(ways) if target.everywhere else (None,):
         here = to_card if w is None else np.full_like(to_card, w)
-        origin = here if source.place.everywhere else from_card
-        away = origin != here
-        traffic.card_bytes += int(away.sum()) * bits // 8
-        moved = int((~away & (from_core != to_core)).sum()) * bits // 8
-        if FRAMEBUFFER in (source.place, place):
-            continue
-        if partial:
-            traffic.partial_bytes += moved
-        else:
-            traffic.activation_bytes += moved
+        away = np.zeros(here.shape, dtype=bool) if source.everywhere else from_card != here
+        cards += int(away.sum())
+        cores += 0 if buffer else int((~away & (from_core != to_core)).sum())
+    return cores, framebuffer, cards
 
 
 class Core:
@@ -158,16 +184,19 @@ class Core:
         self.place = Place(
             tuple(int(x) for x in card), tuple(int(x) for x in core), op.divided is None
         )
+        rows = range(len(self.operator.stats))
+        self.inputs = [self.s.execute_layout(v) for v in range(len(self.operator.operands))]
+        self.partials = [self.s.stat_layout(i) for i in rows]
+        self.gathered = [self.s.gathered_layout(i) for i in rows]
+        self.results = [self.s.result_layout(i) for i in range(len(self.operator.results))]
         self.local_tile = _tile(self.operator, self.s.iteration_layout())
         self.apply_tile = _tile(self.operator, self.s.apply_layout())
         self.masks: dict[tuple[str, int, bool], np.ndarray | None] = {}
 
     def run(self, ins: Sequence[Spread], traffic: Traffic, hidden: int = 0) -> list[Spread]:
         """Results from operands; entries below `hidden` of a cache are not filled."""
-        operator, s = self.operator, self.s
-        held = [
-            move(x, s.execute_layout(v), self.place, self.ways, traffic) for v, x in enumerate(ins)
-        ]
+        operator = self.operator
+        held = [move(x, self.inputs[v], self.place, self.ways, traffic) for v, x in enumerate(ins)]
         stats: list[np.ndarray] = []
         with np.errstate(all="ignore"):
             if operator.stats:
@@ -177,7 +206,7 @@ class Core:
             tile = replace(self.apply_tile, hidden=hidden)
             skipped = Phase.LOCAL if operator.stats else None
             results = self.kernel.apply(tile, stats, self.blocks(held, tile, skipped, last=True))
-        return [Spread(data, s.result_layout(i), self.place) for i, data in enumerate(results)]
+        return [Spread(data, self.results[i], self.place) for i, data in enumerate(results)]
 
     def blocks(
         self, held: Sequence[np.ndarray], tile: Tile, skipped: Phase | None, *, last: bool
@@ -205,8 +234,8 @@ class Core:
             return partial
         gathered: list[np.ndarray] = []
         for i, (stat, value) in enumerate(zip(operator.stats, partial, strict=True)):
-            source = Spread(value[:, None], s.stat_layout(i), self.place)
-            data = move(source, s.gathered_layout(i), self.place, self.ways, traffic, partial=True)
+            source = Spread(value[:, None], self.partials[i], self.place)
+            data = move(source, self.gathered[i], self.place, self.ways, traffic, partial=True)
             access = Access(
                 tuple(operator.extents[d] for d in stat.dims),
                 stat.dtype,

@@ -16,7 +16,7 @@ from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError, UsageError
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
-from elk_ir.plan.layout import Layout, replicated
+from elk_ir.plan.layout import Layout
 from elk_ir.targets.northpole.cores import (
     FRAMEBUFFER,
     Core,
@@ -25,6 +25,7 @@ from elk_ir.targets.northpole.cores import (
     Traffic,
     buffered,
     move,
+    whole_layout,
     zeros,
 )
 from elk_ir.targets.northpole.memory import reader
@@ -111,7 +112,7 @@ class StageRunner:
         if self.store.tensors[name].kind.data is not HbmKind.WEIGHT:
             return
         core = self._core(op)
-        layout = core.s.execute_layout(v)
+        layout = core.inputs[v]
         key = (name, layer, layout, core.place)
         if key in self._weights:
             return
@@ -139,10 +140,10 @@ class StageRunner:
                 use = reader(op.result)
                 if use is not None:
                     core = self._core(use[0])
-                    found[key] = (core.s.execute_layout(use[1]), core.place)
+                    found[key] = (core.inputs[use[1]], core.place)
                 elif key not in found:
                     shape, _ = shape_dtype(self.store.tensors[name].type)
-                    found[key] = (replicated(shape), Place((0,), (0,), True))
+                    found[key] = (whole_layout(tuple(shape)), Place((0,), (0,), True))
         return found
 
     def _cache(self, name: str, layer: int, micro_batch: int) -> _Cache:
@@ -237,7 +238,7 @@ class StageRunner:
         return buffered(np.take(whole, [at], axis=axis))
 
     def _whole(self, spread: Spread) -> np.ndarray:
-        target = replicated(spread.layout.shape)
+        target = whole_layout(spread.layout.shape)
         return move(spread, target, FRAMEBUFFER, self.ways, self.traffic)[0]
 
     def states(self, micro_batch: int) -> dict[str, np.ndarray]:
@@ -340,7 +341,7 @@ class StageRunner:
         layer = 0 if owner.layer is None else number
         if self.store.tensors[name].kind.data is HbmKind.STATE:
             return self._cache(name, layer, micro_batch).spread
-        return self._weights[name, layer, core.s.execute_layout(v), core.place]
+        return self._weights[name, layer, core.inputs[v], core.place]
 
     def _reordered(
         self, op: northpole.ExecuteOp, core: Core, mask: Spread, cache: _Cache, length: int
