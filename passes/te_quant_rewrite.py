@@ -85,7 +85,7 @@ class Rewriter:
         self.state_steps: dict[str, list[float]] = {}
         self._weights: dict[tuple[str, str, tuple[int, ...]], tuple[str, str]] = {}
         self._loaded: dict[tuple[str, Block], LoadOp] = {}
-        self._integers: dict[tuple[SSAValue, str, Block], tuple[SSAValue, Step]] = {}
+        self._integers: dict[tuple[object, ...], tuple[SSAValue, Step]] = {}
         self._step_tensors: dict[tuple[float, ...], str] = {}
 
     def run(self) -> None:
@@ -170,7 +170,8 @@ class Rewriter:
         the axes that share a step where every token has its own."""
         block = at.parent
         assert block is not None
-        known = self._integers.get((value, dtype, block))
+        key = (value, dtype, block, None if site.fitted else summed)
+        known = self._integers.get(key)
         if known is not None:
             return known
         if site.fitted:
@@ -180,7 +181,7 @@ class Rewriter:
             step = self.token_steps(value, dtype, at, summed)
         made = QuantizeOp.of(value, step, dtype)
         self.insert(made, at, f"{value.name_hint or 'x'}_{dtype}")
-        self._integers[value, dtype, block] = (made.outs[0], step)
+        self._integers[key] = (made.outs[0], step)
         return made.outs[0], step
 
     def token_steps(

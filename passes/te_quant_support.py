@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
@@ -25,14 +26,17 @@ from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
 from elk_ir.dialects.te.interface import StructuredOp, accumulator
 from elk_ir.dialects.te.quantization import Step
 from elk_ir.numerics.body import Body, is_float
-from elk_ir.passes.te_affine import Split, substitute_map
+from elk_ir.passes.te_affine import Split, bounds, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_support import (
     compose_read,
     dtype_of_value,
+    extents_of,
     globals_of,
+    is_move,
     loose_is_harmless,
     owner,
+    shape_of,
     symbol_of,
 )
 from elk_ir.quant.integers import NARROW
@@ -95,7 +99,10 @@ def stepped_body(op: StructuredOp, number: Number) -> _Stepped | None:
     graph = BodyGraph()
     args: list[int] = []
     for i, v in enumerate(op.ins):
-        known, dtype = number(v), dtype_of_value(v)
+        dtype = dtype_of_value(v)
+        # A weight may be one integer all over, too: steps and zero points have fewer elements.
+        small = prod(shape_of(v)) < prod(shape_of(op.outs[0]))
+        known = number(v) if small or is_float(dtype) else None
         args.append(graph.input(i, dtype) if known is None else graph.const(known, dtype))
     (result,) = graph.inline(op.body.data, args)
     result = _through_casts(graph, result)
@@ -161,10 +168,27 @@ def read_integers(
     maps = op.domain.data.operands
     step: Step = float(found.step)
     if isinstance(found.step, int):
-        if any(d in loose for axis in maps[found.step] for d, _ in axis.terms):
+        steps, read = op.ins[found.step], substitute_map(maps[found.step], assign)
+        if not _inside(steps, read, domain):
             return None
-        step = (op.ins[found.step], substitute_map(maps[found.step], assign))
+        step = _behind_moves(steps, read, domain)
     return Factor(op.ins[found.q], substitute_map(maps[found.q], assign), step, found.zero)
+
+
+def _inside(value: SSAValue, axes: Map, domain: Domain) -> bool:
+    """Whether a tensor is never read outside its shape."""
+    ends = [bounds(axis, extents_of(domain)) for axis in axes]
+    return all(0 <= a and b < n for (a, b), n in zip(ends, shape_of(value), strict=True))
+
+
+def _behind_moves(value: SSAValue, axes: Map, domain: Domain) -> tuple[SSAValue, Map]:
+    """The tensor that a tensor of moved elements is read from, and how."""
+    while isinstance(op := owner(value), MapOp) and is_move(op):
+        found = compose_read(op, axes, domain)
+        if found is None or isinstance(found, Split) or found[1]:
+            break
+        value, axes = op.ins[0], substitute_map(op.domain.data.operands[0], found[0])
+    return value, axes
 
 
 def step_dims(factor: Factor) -> set[int]:
