@@ -2,6 +2,8 @@
 
 program = elk_ir.compile("model.onnx", chip="test-64")
 outputs = program.run(inputs)
+
+docs/embedding.md has everything that can be done from Python.
 """
 
 from __future__ import annotations
@@ -10,19 +12,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elk_ir.chips import Chip, load_chip
+    from elk_ir.comparison import compare_policies
     from elk_ir.compiler import compile_model as compile
+    from elk_ir.decode import compile_decoder
     from elk_ir.errors import ElkError
     from elk_ir.program import Program, load
+    from elk_ir.verify import verify_levels
 
 __version__ = "0.1.0"
 
-__all__ = ["ElkError", "Program", "__version__", "compile", "load"]
+__all__ = [
+    "Chip",
+    "ElkError",
+    "Program",
+    "__version__",
+    "compare_policies",
+    "compile",
+    "compile_decoder",
+    "load",
+    "load_chip",
+    "verify_levels",
+]
 
 _LAZY = {
+    "Chip": "elk_ir.chips:Chip",
     "ElkError": "elk_ir.errors:ElkError",
     "Program": "elk_ir.program:Program",
+    "compare_policies": "elk_ir.comparison:compare_policies",
     "compile": "elk_ir.compiler:compile_model",
+    "compile_decoder": "elk_ir.decode:compile_decoder",
     "load": "elk_ir.program:load",
+    "load_chip": "elk_ir.chips:load_chip",
+    "verify_levels": "elk_ir.verify:verify_levels",
 }
 
 

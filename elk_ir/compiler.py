@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -414,16 +415,30 @@ def check_hbm(module: ModuleOp, chip: Chip) -> None:
 # ---------------------------------------------------------------------- the process
 
 
+class _Collector:
+    """How many compilations run in this process, and whether garbage was collected before."""
+
+    lock = threading.Lock()
+    running = 0
+    was_enabled = False
+
+
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """No cyclic garbage collection inside: IR is full of cycles that all stay alive."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """No cyclic garbage collection inside: IR is full of cycles that all stay alive. Threads may
+    be inside at once: the last one out restores what the first one found."""
+    with _Collector.lock:
+        if _Collector.running == 0:
+            _Collector.was_enabled = gc.isenabled()
+            gc.disable()
+        _Collector.running += 1
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        with _Collector.lock:
+            _Collector.running -= 1
+            if _Collector.running == 0 and _Collector.was_enabled:
+                gc.enable()
 
 
 def peak_rss_bytes() -> int:
