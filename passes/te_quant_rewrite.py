@@ -27,7 +27,7 @@ from elk_ir.dialects.te import (
 from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
 from elk_ir.dialects.te.interface import StructuredOp, dims_of, domain_attr, identity_map
 from elk_ir.dialects.te.ops import Combiner
-from elk_ir.dialects.te.quantization import Step, dequantized
+from elk_ir.dialects.te.quantization import Step, dequantized, quantized
 from elk_ir.dialects.te.structure import GlobalKind
 from elk_ir.dialects.types import element_type, shape_dtype, tensor_type
 from elk_ir.frontend.weights import WeightRef
@@ -174,15 +174,19 @@ class Rewriter:
         known = self._integers.get(key)
         if known is not None:
             return known
-        if site.fitted:
-            hint = value.name_hint or "x"
-            step = self.step(self.steps[site], at, hint)
-        else:
-            step = self.token_steps(value, dtype, at, summed)
+        step = self.step_of(value, dtype, site, at, summed)
         made = QuantizeOp.of(value, step, dtype)
         self.insert(made, at, f"{value.name_hint or 'x'}_{dtype}")
         self._integers[key] = (made.outs[0], step)
         return made.outs[0], step
+
+    def step_of(
+        self, value: SSAValue, dtype: str, site: Site, at: Operation, summed: frozenset[int]
+    ) -> Step:
+        """The step of `value` in its own dimensions, fitted or computed in front of `at`."""
+        if site.fitted:
+            return self.step(self.steps[site], at, value.name_hint or "x")
+        return self.token_steps(value, dtype, at, summed)
 
     def token_steps(
         self, value: SSAValue, dtype: str, at: Operation, summed: frozenset[int]
@@ -457,43 +461,45 @@ class Rewriter:
         replace_op(op, total)
 
     def function(self, op: StructuredOp, site: Site) -> StructuredOp:
-        """An activation function that reads integers, as numbers again in its own body."""
-        i, value = site.operand, op.ins[site.operand]
+        """An activation function that reads integers, as numbers again in its own body. What other
+        operators read as numbers is rounded to integers in the body, too."""
+        place, value = site.operand, op.ins[site.operand]
+        dtype = dtype_of_value(value)
         last = frozenset({len(shape_of(value)) - 1})
-        integers, step = self.integers(value, site.dtype, site, op, last)
+        apart = value.has_one_use()
+        if apart:
+            integers, step = self.integers(value, site.dtype, site, op, last)
+        else:
+            integers, step = value, self.step_of(value, site.dtype, site, op, last)
         domain = op.domain.data
-        axes = domain.operands[i]
-        factors = 0
-        if isinstance(op, ContractOp):
-            factors = 2 if op.factors is None else op.factors.value.data
-        name = "epilogue" if factors else "body"
-        old = op.properties[name]
-        assert isinstance(old, BodyAttr)
         ins, maps = list(op.ins), list(domain.operands)
-        types = [dtype_of_value(v) for v in op.ins]
+        ins[place] = integers
+        steps: list[str] = []
         if isinstance(step, tuple):
             kept = [] if step[1] == ONE else [axis.terms[0][0] for axis in step[1]]
             ins.append(step[0])
-            maps.append(tuple(axes[j] for j in kept) or ONE)
-        ins[i] = integers
-        lead = [op.operator().stats[0].dtype] if factors else []
+            maps.append(tuple(maps[place][j] for j in kept) or ONE)
+            steps.append("float32")
+        b = BodyBuilder([dtype_of_value(integers), *steps])
+        by = b.inputs[1] if steps else float(np.float32(step)) if isinstance(step, float) else 1.0
+        q = b.inputs[0] if apart else quantized(b, b.inputs[0], by, 0, site.dtype)
+        read = b.finish(dequantized(b, q, by, 0, dtype))
+
+        name = "body" if isinstance(op, MapOp) else "epilogue"
+        old = op.properties[name]
+        assert isinstance(old, BodyAttr)
+        first = 0
+        lead: list[str] = []
+        if isinstance(op, ContractOp):
+            first = 2 if op.factors is None else op.factors.value.data
+            lead = [op.operator().stats[0].dtype]
+        types = [*lead, *(dtype_of_value(v) for v in ins[first:])]
         graph = BodyGraph()
-        given = [*lead, *types[factors:]]
-        args = [graph.input(j, t) for j, t in enumerate(given)]
-        place = i - factors + len(lead)
-        number = [site.dtype, *(["float32"] if isinstance(step, tuple) else [])]
-        b = BodyBuilder(number)
-        by = b.inputs[1] if isinstance(step, tuple) else step
-        body = b.finish(dequantized(b, b.inputs[0], by, 0, types[i]))
-        read = [graph.input(("q", place), site.dtype)]
-        if isinstance(step, tuple):
-            read.append(graph.input(len(given), "float32"))
-        (args[place],) = graph.inline(body, read)
-        results = graph.inline(old.data, args)
-        order: list[object] = [("q", place) if j == place else j for j in range(len(given))]
-        if isinstance(step, tuple):
-            order.append(len(given))
-        made, _ = graph.build(results, first=order)
+        inputs = [graph.input(j, t) for j, t in enumerate(types)]
+        at = place - first + len(lead)
+        args = inputs[: len(inputs) - len(steps)]
+        (args[at],) = graph.inline(read, [inputs[at], *inputs[len(args) :]])
+        made, _ = graph.build(graph.inline(old.data, args), first=list(range(len(types))))
         new = type(op).create(
             operands=ins,
             result_types=[r.type for r in op.results],

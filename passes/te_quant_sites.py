@@ -23,12 +23,13 @@ from elk_ir.dialects.te.attrs import Domain, DomainAttr
 from elk_ir.dialects.te.interface import StructuredOp, dims_of, domain_attr, identity_map
 from elk_ir.dialects.types import tensor_type
 from elk_ir.numerics.body import is_float
-from elk_ir.passes.te_affine import substitute_map
+from elk_ir.passes.te_affine import bounds, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph, is_exact_cast
 from elk_ir.passes.te_quant_attention import split_attention
 from elk_ir.passes.te_quant_support import Number, constants_of, stepped_body, two_float_factors
 from elk_ir.passes.te_support import (
     dtype_of_value,
+    extents_of,
     globals_of,
     owner,
     replace_op,
@@ -66,6 +67,15 @@ class Site:
     value: SSAValue
     layers: int
     fitted: bool
+
+    @property
+    def part(self) -> tuple[slice, ...]:
+        """The box of the tensor that an activation function reads; of others everything."""
+        if self.kind is not Kind.FUNCTION or not isinstance(self.op, StructuredOp):
+            return ()
+        domain = self.op.domain.data
+        ends = [bounds(axis, extents_of(domain)) for axis in domain.operands[self.operand]]
+        return tuple(slice(max(0, low), high + 1) for low, high in ends)
 
     @property
     def name(self) -> str:

@@ -174,7 +174,7 @@ def _run(module: ModuleOp, sites: list[Site], calibration: Arrays, load: Load) -
 
     def observe(op: Operation, iteration: int, values: Mapping[SSAValue, Any]) -> None:
         for i, site in wanted.get(op, ()):
-            samples.add(i, iteration, np.asarray(values[site.value]))
+            samples.add(i, iteration, np.asarray(values[site.value])[site.part])
 
     evaluate_te(module, calibration, load_weight=load, observe=observe)
     return samples
