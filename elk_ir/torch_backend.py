@@ -234,9 +234,10 @@ def _export(wrapper: _Wrapper, tensors: tuple[torch.Tensor, ...]) -> Any:
     try:
         with torch.no_grad():
             exported = torch.export.export(wrapper, tensors)
+            # Without its in-place operations a graph says what it changes.
+            signature = exported.run_decompositions({}).graph_signature
     except Exception as error:  # the exporter raises whatever its parts raise
         raise _Unsupported(f"torch.export fails: {_first_line(error)}") from error
-    signature = exported.graph_signature
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
         raise _Unsupported(f"it changes {len(changed)} of its inputs or buffers in place")
