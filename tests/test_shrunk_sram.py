@@ -15,6 +15,7 @@ from elk_ir.passes.icca_support import executes, program_of
 from elk_ir.plan.plan import reduction_ways, ring_steps
 
 MODEL = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
+VIT = MODEL.with_name("vit_static_legacy.onnx")
 
 
 def plan_features(program: elk_ir.Program) -> Iterator[str]:
@@ -50,9 +51,9 @@ def chip_with(usable_bytes: int) -> Chip:
     return base.with_fields({"sram_per_core_bytes": usable_bytes + reserved})
 
 
-def run(program: elk_ir.Program) -> float:
+def run(program: elk_ir.Program, model: Path = MODEL) -> float:
     """The largest error of an output, relative to its largest value."""
-    with np.load(MODEL.with_suffix(".npz")) as data:
+    with np.load(model.with_suffix(".npz")) as data:
         inputs = {k[3:]: data[k] for k in data.files if k.startswith("in/")}
         expected = {k[4:]: data[k] for k in data.files if k.startswith("out/")}
     outputs = program.run(inputs)
@@ -86,6 +87,32 @@ def test_preloads_are_cut_where_copies_are_dear(tmp_path: Path) -> None:
     assert program.report["sram_peak_bytes"] <= 2240
     assert {"ring", "split reduction", "partial preload"} <= set(plan_features(program))
     assert run(program) < 1e-4
+
+
+SLOW_HBM = """
+extends = "test-16"
+sram_per_core_bytes = {sram}
+
+[hbm]
+bandwidth_bytes_per_s = 6.4e9
+"""
+
+
+def test_preloads_are_partial_when_sram_is_short(tmp_path: Path) -> None:
+    """With a slow HBM it pays to be ahead, and with less SRAM what waits is cut finer than what
+    executes: two chip files that differ in the SRAM alone, the same numbers."""
+    usable, reserved = 21_456, load_chip("test-16").reserved_per_core_bytes
+    programs: list[elk_ir.Program] = []
+    for name, sram in (("roomy", 65_536), ("tight", usable + reserved)):
+        chip = tmp_path / f"{name}.toml"
+        chip.write_text(SLOW_HBM.format(sram=sram), encoding="utf-8")
+        programs.append(elk_ir.compile(VIT, chip=chip, policy="elk-full"))
+    roomy, tight = programs
+    assert roomy.report["sram_peak_bytes"] > usable >= tight.report["sram_peak_bytes"]
+    assert "partial preload" not in set(plan_features(roomy))
+    assert "partial preload" in set(plan_features(tight))
+    assert run(roomy, VIT) < 1e-5
+    assert run(tight, VIT) < 1e-5
 
 
 def test_what_does_not_fit_is_named() -> None:
