@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
     I64,
-    ArrayAttr,
     DenseArrayBase,
-    DenseIntOrFPElementsAttr,
     FlatSymbolRefAttrConstr,
     IndexType,
     IntegerAttr,
@@ -23,7 +21,6 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
-    ParsePropInAttrDict,
     base,
     irdl_op_definition,
     operand_def,
@@ -48,9 +45,8 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from elk_ir.dialects.icca.attrs import HandleType, HbmKind, HbmKindAttr, PlanAttr
+from elk_ir.dialects.stored import StoredTensorOp
 from elk_ir.dialects.te.interface import StructuredOp
-from elk_ir.dialects.tensor_value import TensorValue
-from elk_ir.dialects.weight import WeightAttr
 from elk_ir.plan.buffers import Source
 from elk_ir.plan.domain import Operator, Phase
 from elk_ir.plan.plan import plan_errors
@@ -65,42 +61,15 @@ def offset_attr(value: int) -> IntegerAttr[I64]:
 
 
 @irdl_op_definition
-class HbmOp(IRDLOperation):
-    """A tensor in HBM: `stack` layers of `type`, one behind another.
-
-    A weight has a value. A state has an axis of which `length` entries are filled when a run
-    starts. Inputs and outputs of the graph, and those that a state replaces (one a layer), are
-    named as in the ONNX model. `steps` are those of a quantised state, as in te.global.
-    """
+class HbmOp(StoredTensorOp):
+    """A tensor in HBM."""
 
     name = "icca.hbm"
-    sym_name = prop_def(SymbolNameConstraint())
     kind = prop_def(HbmKindAttr)
-    type = prop_def(TensorType)
-    stack = opt_prop_def(IntegerAttr[I64])
-    value = opt_prop_def(base(WeightAttr) | base(DenseIntOrFPElementsAttr))
-    axis = opt_prop_def(IntegerAttr[I64])
-    length = opt_prop_def(IntegerAttr[I64])
-    inputs = opt_prop_def(ArrayAttr[StringAttr])
-    outputs = opt_prop_def(ArrayAttr[StringAttr])
-    steps = opt_prop_def(DenseIntOrFPElementsAttr)
-    traits = traits_def(SymbolOpInterface())
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
-    )
-    custom_directives = (TensorValue,)
-
-    @property
-    def layers(self) -> int:
-        """Stacked copies; 1 without a stack."""
-        return 1 if self.stack is None else self.stack.value.data
 
     def verify_(self) -> None:
-        if self.kind.data is HbmKind.WEIGHT and self.value is None:
-            raise VerifyException(f"weight @{self.sym_name.data} has no value")
-        if self.kind.data is HbmKind.STATE and (self.axis is None or self.length is None):
-            raise VerifyException(f"state @{self.sym_name.data} needs an axis and a length")
+        kind = self.kind.data
+        self.verify_stored(weight=kind is HbmKind.WEIGHT, state=kind is HbmKind.STATE)
 
 
 @irdl_op_definition

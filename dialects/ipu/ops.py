@@ -9,7 +9,6 @@ from __future__ import annotations
 from xdsl.dialects.builtin import (
     I64,
     ArrayAttr,
-    DenseIntOrFPElementsAttr,
     FlatSymbolRefAttrConstr,
     FloatAttr,
     IndexType,
@@ -23,8 +22,6 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Block, Region
 from xdsl.irdl import (
     IRDLOperation,
-    ParsePropInAttrDict,
-    base,
     irdl_op_definition,
     opt_operand_def,
     opt_prop_def,
@@ -36,45 +33,28 @@ from xdsl.irdl import (
 from xdsl.traits import NoTerminator, Pure, RecursiveMemoryEffect, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from elk_ir.dialects.icca.attrs import HbmKindAttr
+from elk_ir.dialects.icca.attrs import HbmKind, HbmKindAttr
 from elk_ir.dialects.ipu.attrs import (
     ExprAttr,
     LayoutAttr,
     RefAttr,
     VertexPhaseAttr,
 )
+from elk_ir.dialects.stored import StoredTensorOp
 from elk_ir.dialects.te.interface import StructuredOp
-from elk_ir.dialects.tensor_value import TensorValue
 from elk_ir.dialects.types import shape_dtype
-from elk_ir.dialects.weight import WeightAttr
 
 
 @irdl_op_definition
-class RemoteOp(IRDLOperation):
-    """A remote buffer: a tensor in HBM, `stack` rows of `type` (one a layer)."""
+class RemoteOp(StoredTensorOp):
+    """A remote buffer: a tensor in HBM, a row of it for each layer."""
 
     name = "ipu.remote"
-    sym_name = prop_def(SymbolNameConstraint())
     kind = prop_def(HbmKindAttr)
-    type = prop_def(TensorType)
-    stack = opt_prop_def(IntegerAttr[I64])
-    value = opt_prop_def(base(WeightAttr) | base(DenseIntOrFPElementsAttr))
-    axis = opt_prop_def(IntegerAttr[I64])
-    length = opt_prop_def(IntegerAttr[I64])
-    inputs = opt_prop_def(ArrayAttr[StringAttr])
-    outputs = opt_prop_def(ArrayAttr[StringAttr])
-    steps = opt_prop_def(DenseIntOrFPElementsAttr)
-    traits = traits_def(SymbolOpInterface())
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
-    )
-    custom_directives = (TensorValue,)
 
-    @property
-    def layers(self) -> int:
-        """Rows of the buffer; 1 without a stack."""
-        return 1 if self.stack is None else self.stack.value.data
+    def verify_(self) -> None:
+        kind = self.kind.data
+        self.verify_stored(weight=kind is HbmKind.WEIGHT, state=kind is HbmKind.STATE)
 
 
 @irdl_op_definition

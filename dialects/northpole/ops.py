@@ -15,7 +15,6 @@ from xdsl.dialects.builtin import (
     I64,
     ArrayAttr,
     DenseArrayBase,
-    DenseIntOrFPElementsAttr,
     FlatSymbolRefAttrConstr,
     IndexType,
     IntegerAttr,
@@ -30,8 +29,6 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
-    ParsePropInAttrDict,
-    base,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -57,9 +54,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from elk_ir.dialects.icca.attrs import HbmKind, HbmKindAttr, PlanAttr
 from elk_ir.dialects.northpole.attrs import ResidentAttr, TaskAttr
+from elk_ir.dialects.stored import StoredTensorOp
 from elk_ir.dialects.te.interface import StructuredOp
-from elk_ir.dialects.tensor_value import TensorValue
-from elk_ir.dialects.weight import WeightAttr
 from elk_ir.northpole.bytes import Resident
 from elk_ir.northpole.network import Task
 from elk_ir.northpole.place import division_errors
@@ -107,43 +103,19 @@ class PlaceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class TensorOp(IRDLOperation):
-    """A tensor that outlives one pass: `stack` layers of `type`, one behind another.
+class TensorOp(StoredTensorOp):
+    """A tensor that outlives one pass.
 
     Weights and states stay in the cores that use them; each micro-batch has states of its own.
-    Inputs and outputs of the graph are the host's. A weight has a value; a state an axis of which
-    `length` entries are filled when a run of the graph starts; with `steps` (one a layer) it holds
-    integers that stand for themselves times the step.
+    Inputs and outputs of the graph are the host's.
     """
 
     name = "northpole.tensor"
-    sym_name = prop_def(SymbolNameConstraint())
     kind = prop_def(HbmKindAttr)
-    type = prop_def(TensorType)
-    stack = opt_prop_def(IntegerAttr[I64])
-    value = opt_prop_def(base(WeightAttr) | base(DenseIntOrFPElementsAttr))
-    axis = opt_prop_def(IntegerAttr[I64])
-    length = opt_prop_def(IntegerAttr[I64])
-    inputs = opt_prop_def(ArrayAttr[StringAttr])
-    outputs = opt_prop_def(ArrayAttr[StringAttr])
-    steps = opt_prop_def(DenseIntOrFPElementsAttr)
-    traits = traits_def(SymbolOpInterface())
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
-    )
-    custom_directives = (TensorValue,)
-
-    @property
-    def layers(self) -> int:
-        """Stacked copies; 1 without a stack."""
-        return 1 if self.stack is None else self.stack.value.data
 
     def verify_(self) -> None:
-        if self.kind.data is HbmKind.WEIGHT and self.value is None:
-            raise VerifyException(f"weight @{self.sym_name.data} has no value")
-        if self.kind.data is HbmKind.STATE and (self.axis is None or self.length is None):
-            raise VerifyException(f"state @{self.sym_name.data} needs an axis and a length")
+        kind = self.kind.data
+        self.verify_stored(weight=kind is HbmKind.WEIGHT, state=kind is HbmKind.STATE)
 
 
 @irdl_op_definition

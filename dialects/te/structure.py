@@ -7,13 +7,9 @@ from enum import auto
 
 from xdsl.dialects.builtin import (
     I64,
-    ArrayAttr,
-    DenseIntOrFPElementsAttr,
     FlatSymbolRefAttrConstr,
     IndexType,
     IntegerAttr,
-    StringAttr,
-    SymbolNameConstraint,
     SymbolRefAttr,
     TensorType,
     i64,
@@ -23,13 +19,10 @@ from xdsl.ir import Attribute, Block, Region, SpacedOpaqueSyntaxAttribute, SSAVa
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
-    ParsePropInAttrDict,
-    base,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
-    opt_prop_def,
     prop_def,
     region_def,
     result_def,
@@ -43,13 +36,11 @@ from xdsl.traits import (
     NoMemoryEffect,
     Pure,
     RecursiveMemoryEffect,
-    SymbolOpInterface,
 )
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
-from elk_ir.dialects.tensor_value import TensorValue
-from elk_ir.dialects.weight import WeightAttr
+from elk_ir.dialects.stored import StoredTensorOp
 
 
 class GlobalKind(StrEnum):
@@ -67,50 +58,16 @@ class GlobalKindAttr(EnumAttribute[GlobalKind], SpacedOpaqueSyntaxAttribute):
 
 
 @irdl_op_definition
-class GlobalOp(IRDLOperation):
-    """A tensor that outlives one run: a weight, or state updated in place.
-
-    `stack` layers of it lie one behind another, one for each iteration of a `te.repeat`. A weight
-    has a value: a reference to bytes on disk, or a small constant, of the stacked shape when
-    `stack` is given. State has an axis along which it grows: `length` of `capacity` entries are
-    filled when a run starts; `inputs` and `outputs` name the graph inputs and outputs, one a
-    layer, that it replaces. With `steps` (float32, one a layer) a state holds integers q that stand
-    for q · step of its layer; the inputs and outputs are those numbers (docs/quantization.md).
-    """
+class GlobalOp(StoredTensorOp):
+    """A tensor that outlives one run: a weight, or state updated in place. In a `te.repeat` each
+    iteration has a layer of it."""
 
     name = "te.global"
-    sym_name = prop_def(SymbolNameConstraint())
     kind = prop_def(GlobalKindAttr)
-    type = prop_def(TensorType)
-    stack = opt_prop_def(IntegerAttr[I64])
-    value = opt_prop_def(base(WeightAttr) | base(DenseIntOrFPElementsAttr))
-    axis = opt_prop_def(IntegerAttr)
-    length = opt_prop_def(IntegerAttr)
-    inputs = opt_prop_def(ArrayAttr[StringAttr])
-    outputs = opt_prop_def(ArrayAttr[StringAttr])
-    steps = opt_prop_def(DenseIntOrFPElementsAttr)
-    traits = traits_def(SymbolOpInterface())
-    irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = (
-        "$kind $sym_name (`stack` $stack^)? `:` $type custom<TensorValue>($value) attr-dict"
-    )
-    custom_directives = (TensorValue,)
-
-    @property
-    def layers(self) -> int:
-        """Stacked copies; 1 without a stack."""
-        return 1 if self.stack is None else self.stack.value.data
 
     def verify_(self) -> None:
-        if self.kind.data is GlobalKind.WEIGHT and self.value is None:
-            raise VerifyException(f"weight @{self.sym_name.data} has no value")
-        if self.kind.data is GlobalKind.STATE and (self.axis is None or self.length is None):
-            raise VerifyException(f"state @{self.sym_name.data} needs an axis and a length")
-        if self.steps is not None and self.steps.get_shape() != (self.layers,):
-            raise VerifyException(
-                f"@{self.sym_name.data} has {self.layers} layers, its steps are of shape"
-                f" {list(self.steps.get_shape())}"
-            )
+        kind = self.kind.data
+        self.verify_stored(weight=kind is GlobalKind.WEIGHT, state=kind is GlobalKind.STATE)
 
 
 @irdl_op_definition
