@@ -80,6 +80,27 @@ def _group_query_attention(node: Node) -> list[ValueType | None]:
     return [output, present, present]
 
 
+def _multi_head_attention(node: Node) -> list[ValueType | None]:
+    query, key, value = (_type(node, i) for i in range(3))
+    shapes = [None if t is None else t.shape for t in (query, key, value)]
+    heads = attribute(node, "num_heads")
+    if query is None or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
+        return [None]
+    (batch, length, width), k, v = (tuple(s or ()) for s in shapes)
+    past = _shape(node, 6)
+    present: list[ValueType | None] = []
+    for shape in (k, v):
+        rows, size = (shape[2], shape[3]) if len(shape) == 4 else (shape[1], shape[2])
+        if len(shape) == 3 and size is not None:
+            size //= heads
+        if past is not None and rows is not None and past[2] is not None:
+            rows += past[2]
+        present.append(ValueType(query.elem, (batch, heads, rows, size)))
+    size = present[1].shape[3] if present[1] is not None and present[1].shape else None
+    width = width if size is None else heads * size
+    return [ValueType(query.elem, (batch, length, width)), *present]
+
+
 _RULES: dict[str, Rule] = {
     "BiasGelu": _like(0),
     "FastGelu": _like(0),
@@ -87,6 +108,7 @@ _RULES: dict[str, Rule] = {
     "Gelu": _like(0),
     "GroupQueryAttention": _group_query_attention,
     "MatMulNBits": _matmul_nbits,
+    "MultiHeadAttention": _multi_head_attention,
     "QuickGelu": _like(0),
     "RotaryEmbedding": _like(0),
     "SimplifiedLayerNormalization": lambda node: _normalized(node, 0),

@@ -23,6 +23,7 @@ _FAMILIES = (
     "recurrent",
     "reductions",
     "resize",
+    "runtime",
     "windows",
 )
 

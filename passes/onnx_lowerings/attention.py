@@ -278,20 +278,36 @@ def _rotary(ctx: Context, node: Node) -> SSAValue:
     if flat:
         heads = node.attr("num_heads")
         x = moves.reshape(ctx, x, [*shape[:2], heads, shape[2] // heads])
-    turned = _turn(ctx, x, cos, sin, node, position_axis=1 if flat else 2)
+    turned = turn(
+        ctx,
+        x,
+        cos,
+        sin,
+        size=node.attr("rotary_embedding_dim") or shape_of(x)[3],
+        interleaved=bool(node.attr("interleaved")),
+        position_axis=1 if flat else 2,
+    )
     return moves.reshape(ctx, turned, shape)
 
 
-def _turn(
-    ctx: Context, x: SSAValue, cos: SSAValue, sin: SSAValue, node: Node, *, position_axis: int
+def turn(
+    ctx: Context,
+    x: SSAValue,
+    cos: SSAValue,
+    sin: SSAValue,
+    *,
+    size: int,
+    interleaved: bool,
+    position_axis: int,
 ) -> SSAValue:
+    """The first `size` elements of each head of `x` (batch, …, head), turned in pairs by angles
+    (batch or 1, positions, size / 2); positions are axis `position_axis` of `x`."""
     extents = shape_of(x)
-    size = node.attr("rotary_embedding_dim") or extents[3]
     half = size // 2
     shape = [*extents[:3], half]
     index = tuple(AxisExpr(((d, 1),)) for d in range(4))
     lead = index[:3]
-    if node.attr("interleaved"):
+    if interleaved:
         halves = scaled(index[3], 2), total(scaled(index[3], 2), offset=1)
     else:
         halves = index[3], total(index[3], offset=half)
@@ -307,7 +323,7 @@ def _turn(
         shape=shape,
         maps=[(*lead, halves[0]), (*lead, halves[1]), angle, angle],
     )
-    if node.attr("interleaved"):
+    if interleaved:
         pairs = [moves.reshape(ctx, v, [*shape, 1]) for v in (first, second)]
         turned = moves.reshape(ctx, moves.concatenate(ctx, pairs, 4), [*extents[:3], size])
         parts = [turned]

@@ -63,7 +63,8 @@ def _elu(b: BodyBuilder, x: Scalar, *, alpha: float, gamma: float, scale: float)
     return b.apply("select", b.apply("gt", x, 0.0), x, below) * gamma
 
 
-def _gelu(b: BodyBuilder, x: Scalar, *, approximate: str) -> Scalar:
+def gelu(b: BodyBuilder, x: Scalar, *, approximate: str) -> Scalar:
+    """Gelu, by ONNX's `approximate` (`none` or `tanh`)."""
     if approximate == "tanh":
         cubic = x + x * x * x * 0.044715
         return x * 0.5 * (b.apply("tanh", cubic * math.sqrt(2 / math.pi)) + 1.0)
@@ -98,7 +99,7 @@ def _activation(node: Node) -> Callable[..., Scalar]:
         case "Selu":
             return partial(_elu, alpha=node.attr("alpha"), gamma=node.attr("gamma"), scale=1.0)
         case "Gelu":
-            return partial(_gelu, approximate=node.attr("approximate"))
+            return partial(gelu, approximate=node.attr("approximate"))
         case "HardSigmoid":
             return partial(_hard_sigmoid, alpha=node.attr("alpha"), beta=node.attr("beta"))
         case "HardSwish":

@@ -12,6 +12,7 @@ from elk_ir.dialects.te.ops import MapOp
 from elk_ir.dialects.types import tensor_type
 from elk_ir.numerics.body import is_float
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
+from elk_ir.passes.onnx_lowerings import moves
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
     Context,
@@ -25,6 +26,7 @@ from elk_ir.passes.onnx_lowerings.context import (
 from elk_ir.passes.onnx_lowerings.elementwise import is_narrow_float, narrow_float
 from elk_ir.passes.onnx_lowerings.movement import axis_of
 from elk_ir.passes.onnx_lowerings.products import matmul
+from elk_ir.passes.onnx_lowerings.windows import convolve
 from elk_ir.plan.domain import AxisExpr
 from elk_ir.quant.integers import integer_range
 
@@ -106,8 +108,6 @@ def _by_scale(ctx: Context, node: Node, fn: Fn) -> SSAValue:
 
 def _spread(ctx: Context, value: SSAValue, axis: int, block: int, extent: int) -> SSAValue:
     """Each element `block` times along an axis, of which the first `extent` stay."""
-    from elk_ir.passes.onnx_lowerings import moves
-
     shape = shape_of(value)
     wide = moves.broadcast_to(
         ctx, moves.unsqueeze(ctx, value, axis + 1), [*shape[: axis + 1], block, *shape[axis + 1 :]]
@@ -117,8 +117,6 @@ def _spread(ctx: Context, value: SSAValue, axis: int, block: int, extent: int) -
 
 
 def _flat(ctx: Context, value: SSAValue) -> SSAValue:
-    from elk_ir.passes.onnx_lowerings import moves
-
     return moves.reshape(ctx, value, ())
 
 
@@ -129,28 +127,90 @@ def _optional(node: Node, name: str) -> int:
         return 0
 
 
+def _less_zero(ctx: Context, value: SSAValue, zero: SSAValue | None, axis: int | None) -> SSAValue:
+    """An integer less its zero point, in 32 bits. A zero point that is a list lies along `axis`
+    (None: along the last one)."""
+    if zero is None:
+        return ctx.cast(value, "int32")
+    shape, count = shape_of(value), prod(shape_of(zero))
+    if count == 1:
+        zero = _flat(ctx, zero)
+    elif axis is not None and len(shape_of(zero)) == 1:
+        zero = moves.reshape(ctx, zero, [count if j == axis else 1 for j in range(len(shape))])
+    return ctx.map1(
+        lambda body, x, z: body.cast(x, "int32") - body.cast(z, "int32"), value, zero, shape=shape
+    )
+
+
+def _rows(value: SSAValue) -> int | None:
+    """The axis of the rows of a matrix product's left factor."""
+    return len(shape_of(value)) - 2 if len(shape_of(value)) > 1 else None
+
+
 @lowers("MatMulInteger")
 def _matmul_integer(ctx: Context, node: Node) -> SSAValue:
     """A product of integers less their zero points, exact in 32 bits."""
     a, b = node.operand(0), node.operand(1)
-    zeros = node.get(2), node.get(3)
-    wide: list[SSAValue] = []
-    for i, (value, zero) in enumerate(zip((a, b), zeros, strict=True)):
-        if zero is None:
-            wide.append(ctx.cast(value, "int32"))
-            continue
-        shape, rank = shape_of(zero), len(shape_of(value))
-        if i == 0 and len(shape) == 1 and shape[0] > 1 and rank > 1:
-            # One zero point a row of the left factor.
-            from elk_ir.passes.onnx_lowerings import moves
+    wide = _less_zero(ctx, a, node.get(2), _rows(a)), _less_zero(ctx, b, node.get(3), None)
+    return matmul(ctx, *wide, node.shape(), node.dtype())
 
-            zero = moves.reshape(ctx, zero, [shape[0], 1])
-        wide.append(
-            ctx.map1(
-                lambda body, x, z: body.cast(x, "int32") - body.cast(z, "int32"),
-                value,
-                zero,
-                shape=shape_of(value),
-            )
-        )
-    return matmul(ctx, wide[0], wide[1], node.shape(), node.dtype())
+
+@lowers("ConvInteger")
+def _conv_integer(ctx: Context, node: Node) -> SSAValue:
+    """A convolution of integers less their zero points; padding is zero after that."""
+    x = _less_zero(ctx, node.operand(0), node.get(2), None)
+    w = _less_zero(ctx, node.operand(1), node.get(3), 0)
+    return convolve(ctx, node, x, w, None, node.dtype())
+
+
+def _requantized(
+    ctx: Context,
+    total: SSAValue,
+    scales: tuple[SSAValue, SSAValue, SSAValue],
+    zero: SSAValue,
+    axes: tuple[int | None, int | None],
+    dtype: str,
+) -> SSAValue:
+    """32-bit sums of products, of factors of two scales, as integers of the third scale. The
+    scales of the factors are numbers, or lists along an axis of the result (None: the last)."""
+    shape = shape_of(total)
+
+    def shaped(value: SSAValue, axis: int | None) -> SSAValue:
+        count = prod(shape_of(value))
+        if count == 1:
+            return _flat(ctx, value)
+        if axis is None or len(shape_of(value)) != 1:
+            return value
+        return moves.reshape(ctx, value, [count if j == axis else 1 for j in range(len(shape))])
+
+    if is_narrow_float(dtype):
+        raise Unsupported(f"quantisation to {dtype}")
+    low, high = integer_range(dtype)
+
+    def fn(b: BodyBuilder, t: Scalar, sa: Scalar, sb: Scalar, sy: Scalar, z: Scalar) -> Scalar:
+        a, c, y = (b.cast(s, "float32") for s in (sa, sb, sy))
+        value = b.apply("round", b.cast(t, "float32") * (a * c / y)) + b.cast(z, "float32")
+        return b.cast(b.apply("min", b.apply("max", value, low), high), dtype)
+
+    ins = [shaped(scales[0], axes[0]), shaped(scales[1], axes[1]), shaped(scales[2], axes[0])]
+    return ctx.map1(fn, total, *ins, shaped(zero, axes[0]), shape=shape)
+
+
+@lowers("QLinearMatMul")
+def _qlinear_matmul(ctx: Context, node: Node) -> SSAValue:
+    """a, its scale and zero point, b, its scale and zero point, those of the result."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.operand(i) for i in range(8))
+    wide = _less_zero(ctx, a, a_zero, _rows(a)), _less_zero(ctx, b, b_zero, None)
+    total = matmul(ctx, *wide, node.shape(), "int32")
+    scales, axes = (a_scale, b_scale, y_scale), (_rows(a), None)
+    return _requantized(ctx, total, scales, y_zero, axes, node.dtype())
+
+
+@lowers("QLinearConv")
+def _qlinear_conv(ctx: Context, node: Node) -> SSAValue:
+    """The same for a convolution, with a bias in 32 bits; w's scales may be one a channel."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.operand(i) for i in range(8))
+    wide = _less_zero(ctx, x, x_zero, None), _less_zero(ctx, w, w_zero, 0)
+    total = convolve(ctx, node, *wide, node.get(8), "int32")
+    scales, axes = (x_scale, w_scale, y_scale), (None, 1)
+    return _requantized(ctx, total, scales, y_zero, axes, node.dtype())

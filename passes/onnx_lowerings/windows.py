@@ -87,7 +87,13 @@ def _add_bias(b: BodyBuilder, value: Scalar, bias: Scalar) -> Scalar:
 @lowers("Conv")
 def _conv(ctx: Context, node: Node) -> SSAValue:
     """A contraction over input channels and the window; groups are a dimension of their own."""
-    x, w, bias = node.operand(0), node.operand(1), node.get(2)
+    return convolve(ctx, node, node.operand(0), node.operand(1), node.get(2), node.dtype())
+
+
+def convolve(
+    ctx: Context, node: Node, x: SSAValue, w: SSAValue, bias: SSAValue | None, dtype: str
+) -> SSAValue:
+    """The convolution that the attributes of `node` describe, of `x` with `w`."""
     shape, weights, target = shape_of(x), shape_of(w), node.shape()
     groups = node.attr("group")
     window = window_of(node, shape[2:], weights[2:], target[2:])
@@ -100,7 +106,7 @@ def _conv(ctx: Context, node: Node) -> SSAValue:
     reads, windows = window.reads(outputs, domain)
     factors = [(x, (n, in_channel, *reads)), (w, (out_channel, inner, *windows))]
     extra = [] if bias is None else [(bias, (out_channel,))]
-    result = (target, node.dtype(), (n, out_channel, *outputs))
+    result = (target, dtype, (n, out_channel, *outputs))
     return contract(ctx, domain, factors, result, _add_bias if extra else None, extra)
 
 

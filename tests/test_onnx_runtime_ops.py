@@ -1,0 +1,255 @@
+"""Operators of `com.microsoft` against onnxruntime, on models built here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from elk_ir.backend import prepare
+from elk_ir.compiler import context, run_passes
+from elk_ir.errors import ElkError
+from elk_ir.frontend.importer import import_model
+from elk_ir.frontend.weights import load_weight
+from elk_ir.numerics.te_eval import evaluate_te
+from elk_ir.passes.convert_onnx_to_te import ConvertOnnxToTePass
+
+RNG = np.random.default_rng(11)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator: inputs by position (None: absent), which of them are initializers, how many
+    rows of axis 2 of the caches among the results are defined (None: all)."""
+
+    op: str
+    inputs: Sequence[np.ndarray | None]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    constants: Sequence[int] = ()
+    filled: Sequence[int] | None = None
+    domain: str = "com.microsoft"
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.label}".strip()
+
+
+def f(*shape: int, dtype: str = "float32") -> np.ndarray:
+    """Normal numbers."""
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def ints(*values: int, dtype: str = "int32") -> np.ndarray:
+    """A list of integers."""
+    return np.array(values, dtype)
+
+
+def angles(rows: int, half: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tables of cosines and sines."""
+    angle = np.arange(rows)[:, None] / 10 ** (np.arange(half) / half)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def nbits(k: int, n: int, block: int, zero: bool) -> list[np.ndarray | None]:
+    """Operands of a 4-bit product."""
+    blocks = -(-k // block)
+    packed = RNG.integers(0, 256, (n, blocks, block // 2)).astype(np.uint8)
+    scales = (RNG.random(n * blocks) + 0.5).astype(np.float32)
+    zeros = RNG.integers(0, 256, n * -(-blocks // 2)).astype(np.uint8)
+    return [f(3, k), packed, scales, zeros if zero else None]
+
+
+def cache(*, past: int, lengths: Sequence[int], **attributes: Any) -> Case:
+    """Grouped attention of 4 query heads on 2 KV heads of 16, one new row, to a filled cache."""
+    batch = len(lengths)
+    inputs = [f(batch, 1, 64), f(batch, 1, 32), f(batch, 1, 32)]
+    inputs += [f(batch, 2, past, 16), f(batch, 2, past, 16)]
+    inputs += [ints(*(n - 1 for n in lengths)), np.array(past + 1, np.int32)]
+    if attributes.get("do_rotary"):
+        inputs += angles(32, 8)
+    attributes = {"num_heads": 4, "kv_num_heads": 2, **attributes}
+    label = f"past {past} lengths {list(lengths)} {sorted(attributes)[:1]}"
+    return Case(
+        "GroupQueryAttention", inputs, attributes, 3, constants=(6,), filled=lengths, label=label
+    )
+
+
+def prompt(**attributes: Any) -> Case:
+    """Grouped attention of a first prompt of 5 rows, packed."""
+    inputs = [f(2, 5, 128), None, None, None, None, ints(4, 4), np.array(5, np.int32)]
+    inputs += angles(32, 8)
+    attributes = {"num_heads": 4, "kv_num_heads": 2, **attributes}
+    return Case("GroupQueryAttention", inputs, attributes, constants=(6,), label="prompt")
+
+
+HEADS = {"num_heads": 4}
+CASES = [
+    Case("FastGelu", [f(3, 8)]),
+    Case("FastGelu", [f(3, 8), f(8)], label="bias"),
+    Case("BiasGelu", [f(3, 8), f(8)]),
+    Case("Gelu", [f(3, 8)]),
+    Case("QuickGelu", [f(3, 8)], {"alpha": 1.5}),
+    Case("FusedMatMul", [f(2, 3, 4), f(2, 4, 5)], {"alpha": 0.5}),
+    Case("FusedMatMul", [f(2, 4, 3), f(5, 4)], {"transA": 1, "transB": 1}, label="transposed"),
+    Case("SimplifiedLayerNormalization", [f(2, 3, 8), f(8)], {"epsilon": 1e-5}, domain=""),
+    Case("SkipSimplifiedLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8)], {"epsilon": 1e-5}),
+    Case(
+        "SkipSimplifiedLayerNormalization",
+        [f(2, 3, 8), f(2, 3, 8), f(8), f(8)],
+        {"epsilon": 1e-5},
+        outputs=4,
+        label="bias and sum",
+    ),
+    Case("SkipLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8), f(8), f(8)], {"epsilon": 1e-5}),
+    Case("MatMulNBits", nbits(64, 8, 32, False), {"K": 64, "N": 8, "block_size": 32, "bits": 4}),
+    Case(
+        "MatMulNBits",
+        nbits(80, 6, 16, True),
+        {"K": 80, "N": 6, "block_size": 16, "bits": 4},
+        constants=(1, 2, 3),
+        label="zero points",
+    ),
+    Case(
+        "RotaryEmbedding",
+        [f(2, 5, 64), ints(3, dtype="int64"), *angles(32, 8)],
+        HEADS,
+        label="offset",
+    ),
+    Case(
+        "RotaryEmbedding",
+        [f(2, 4, 5, 16), RNG.integers(0, 9, (2, 5)), *angles(32, 8)],
+        {"interleaved": 1},
+        label="interleaved",
+    ),
+    Case("MultiHeadAttention", [f(2, 3, 32), f(2, 6, 32), f(2, 6, 32)], HEADS),
+    Case(
+        "MultiHeadAttention",
+        [f(2, 3, 32), f(2, 3, 32), f(2, 3, 32), f(96), None, f(1, 4, 3, 3)],
+        {**HEADS, "unidirectional": 1, "scale": 0.3},
+        label="bias, causal, additive",
+    ),
+    Case(
+        "MultiHeadAttention",
+        [f(2, 3, 32), f(2, 4, 32), f(2, 4, 32), None, ints(1, 1, 0, 0, 1, 1, 1, 1).reshape(2, 4)],
+        HEADS,
+        label="padding",
+    ),
+    Case(
+        "MultiHeadAttention",
+        [f(2, 1, 32), f(2, 1, 32), f(2, 1, 32), None, None, None, f(2, 4, 5, 8), f(2, 4, 5, 8)],
+        HEADS,
+        outputs=3,
+        label="past",
+    ),
+    prompt(),
+    prompt(do_rotary=1),
+    prompt(local_window_size=2, softcap=2.0),
+    cache(past=6, lengths=[7, 7]),
+    cache(past=6, lengths=[7, 4], do_rotary=1),
+    cache(past=6, lengths=[7, 7], do_rotary=1, rotary_interleaved=1, scale=0.2),
+]
+
+
+def model_of(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
+    """The model and what its inputs are given."""
+    names = ["" if a is None else f"x{i}" for i, a in enumerate(case.inputs)]
+    feed = {n: a for n, a in zip(names, case.inputs, strict=True) if a is not None}
+    fixed = {f"x{i}" for i in case.constants}
+    outputs = [f"y{i}" for i in range(case.outputs)]
+    if case.op.startswith("SkipS") and case.outputs == 4:
+        outputs[1] = outputs[2] = ""
+    node = helper.make_node(
+        case.op, names, outputs, name="the node", domain=case.domain, **case.attributes
+    )
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feed.items()
+        if n not in fixed
+    ]
+    graph = helper.make_graph(
+        [node],
+        "g",
+        infos,
+        [helper.make_tensor_value_info(o, 1, None) for o in outputs if o],
+        [numpy_helper.from_array(feed[n], n) for n in sorted(fixed)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model, {n: a for n, a in feed.items() if n not in fixed}
+
+
+def expected(model: Any, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """onnxruntime's results."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(feed)), strict=True))
+
+
+def agree(case: Case, got: np.ndarray, wanted: np.ndarray) -> None:
+    """Equal to 1e-4 of the largest element, where the result is defined."""
+    assert got.shape == wanted.shape
+    assert got.dtype == wanted.dtype
+    for i in range(len(wanted) if case.filled is not None and wanted.ndim == 4 else 0):
+        assert case.filled is not None
+        got, wanted = got.copy(), wanted.copy()
+        got[i, :, case.filled[i] :] = wanted[i, :, case.filled[i] :] = 0
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering(case: Case) -> None:
+    """The numbers of onnxruntime, from the te level."""
+    model, feed = model_of(case)
+    data = model.SerializeToString()
+    module = import_model(data, name="model.onnx")
+    run_passes(context(), module, [ConvertOnnxToTePass()], model="model.onnx")
+    got = evaluate_te(
+        module,
+        feed,
+        load_weight=lambda a: load_weight(a.to_ref(), ".", buffers={"model.onnx": data}),
+    )
+    for name, wanted in expected(model, feed).items():
+        agree(case, got[name], wanted)
+
+
+@pytest.mark.parametrize("op", ["MatMulNBits", "GroupQueryAttention"])
+def test_on_the_machine(op: str) -> None:
+    """The same, compiled for 16 cores and run on the virtual machine."""
+    case = next(c for c in reversed(CASES) if c.op == op)
+    model, feed = model_of(case)
+    results = prepare(model, "ELK:test-16", policy="basic").run(feed)
+    for got, wanted in zip(results, expected(model, feed).values(), strict=True):
+        agree(case, got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case("MultiHeadAttention", [f(2, 3, 4, 3, 8)], HEADS), "packed"),
+        (
+            Case("FusedMatMul", [f(2, 3, 4), f(2, 4, 5)], {"transBatchA": 1}),
+            "transposed batches",
+        ),
+    ],
+    ids=str,
+)
+def test_refused(case: Case, message: str) -> None:
+    """What is not supported is an error that names the node, not a wrong number."""
+    model, feed = model_of(case)
+    for info in model.graph.output:
+        info.CopyFrom(helper.make_tensor_value_info(info.name, 1, [2, 3, 5]))
+    with pytest.raises(ElkError, match=message) as raised:
+        prepare(model, "ELK:test-16").run(feed)
+    assert "the node" in str(raised.value)
