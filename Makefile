@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := test
-.PHONY: venv demo test test-all check lit bench format clean
+.PHONY: venv demo test test-all check lit docs bench format clean
 
 venv: $(STAMP)
 
@@ -38,6 +38,10 @@ test-all: check
 
 lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) lit_tests
+
+# Pages of dialects and passes, from the code; a test fails when they are not current.
+docs: $(STAMP)
+	$(BIN)/python -m elk_ir.tools.generate_docs
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
