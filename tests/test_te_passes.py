@@ -92,11 +92,11 @@ def kinds(module: ModuleOp) -> Counter[str]:
 
 
 # Operations of one period and what each period consists of; None where no layers repeat.
-LLAMA = {"normalize": 2, "contract": 7, "map": 2, "append": 2, "attention": 1}
-GEMMA = {"normalize": 4, "contract": 7, "map": 2, "append": 2, "attention": 1}
-OPT = {"normalize": 2, "contract": 6, "append": 2, "attention": 1}
+LLAMA = {"normalize": 2, "contract": 4, "map": 4, "append": 2, "attention": 1}
+GEMMA = {"normalize": 4, "contract": 4, "map": 4, "append": 2, "attention": 1}
+OPT = {"normalize": 2, "contract": 4, "map": 3, "append": 2, "attention": 1}
 DIT = {"normalize": 2, "contract": 5, "map": 2, "attention": 1}
-ENCODER = {"normalize": 2, "contract": 6, "attention": 1}
+ENCODER = {"normalize": 2, "contract": 4, "attention": 1}
 PERIODS: dict[str, dict[str, int] | None] = {
     "bert_sdpa_static_legacy": ENCODER,
     "dit_tiny_static_dynamo": DIT,
