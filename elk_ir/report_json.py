@@ -88,6 +88,7 @@ def time_fields(result: SimResult, tokens: int | None) -> dict[str, Any]:
     if tokens is not None and result.time_s > 0:
         fields["tokens_per_s"] = tokens / result.time_s
         fields["latency_per_token_s"] = result.time_s
+        fields["energy_per_token_j"] = result.energy_j / tokens
     return fields
 
 
