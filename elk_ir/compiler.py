@@ -205,7 +205,7 @@ def import_source(
     ):
         from elk_ir.frontend.ir import import_ir
 
-        if dims or input_shapes:
+        if dims:
             raise ModelError(
                 "the shapes of IR are static: there are no dimensions to bind",
                 where=None if isinstance(model, ModuleOp) else str(model),

@@ -146,6 +146,22 @@ _UNKNOWN = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 _TWO = "func.func @f() {\n func.return\n}\nfunc.func @g() {\n func.return\n}"
 
 
+def test_linalg_on_the_command_line(tmp_path: Path) -> None:
+    from elk_ir.tools.elk import main as elk
+
+    path = tmp_path / "layer.mlir"
+    path.write_text(LINALG.replace("@main", "@layer"))
+    rng = np.random.default_rng(0)
+    given = {"x": rng.standard_normal((8, 32)), "b": rng.standard_normal(16)}
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    want = {"out0": given["x"] @ np.full((32, 16), 0.5, np.float32) + given["b"]}
+    np.savez(tmp_path / "in.npz", **given)
+    np.savez(tmp_path / "out.npz", **want)
+    flags = ["--chip", "test-16", "--policy", "basic", "--inputs", str(tmp_path / "in.npz")]
+    assert elk(["run", str(path), *flags, "--expect", str(tmp_path / "out.npz")]) == 0
+    assert elk(["verify", str(path), *flags, "--expect", str(tmp_path / "out.npz")]) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -161,6 +177,13 @@ def test_ir_that_is_no_model(text: str, message: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ModelError, match=message):
         elk_ir.compile(path, chip="test-16")
+
+
+def test_other_functions_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "layer.mlir"
+    path.write_text(LINALG + "func.func @other(%x: tensor<?xf32>) {\n func.return\n}\n")
+    program = elk_ir.compile(path, chip="test-16", policy="basic", simulate=False)
+    assert [spec.name for spec in program.signature.inputs] == ["x", "b"]
 
 
 def test_ir_has_no_dimensions_to_bind(tmp_path: Path) -> None:

@@ -125,6 +125,31 @@ def test_split_reduction_of_the_example() -> None:
     np.testing.assert_allclose(got["y"], want, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("example")
+def test_example_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from elk_ir.tools.elk import main as elk
+
+    path = tmp_path / "relu.onnx"
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
+    flags = ["--chip", "toy-4", "--target", "toy", "--policy", "basic"]
+    assert elk(["compile", str(path), *flags, "-o", str(tmp_path / "out")]) == 0
+    assert "toy" in capsys.readouterr().out
+    assert elk(["verify", str(path), *flags]) == 0
+    assert "convert-icca-to-toy" in capsys.readouterr().out
+    assert elk(["run", str(tmp_path / "out"), "--random-inputs", "1"]) == 0
+    assert elk(["simulate", str(tmp_path / "out")]) == 2
+    assert "not simulated" in capsys.readouterr().err
+    assert elk(["chips"]) == 0
+    assert "toy-4" in capsys.readouterr().out
+
+
 def test_example_is_short() -> None:
     for name in ("power_mean.py", "toy_target.py"):
         text = (EXAMPLE / "elk_ext_example" / name).read_text()

@@ -306,18 +306,20 @@ def summary(report: Mapping[str, Any]) -> str:
     """A compiled program in a few lines."""
     if report["target"] == "northpole":
         return _northpole_summary(report)
-    share = report["sram_peak_bytes"] / report["sram_capacity_bytes"]
     operators = report["operators"]
     runs = sum(o["count"] for o in operators)
     lines = [
         f"{report['model']} for {report['chip']} ({report['target']}),"
         f" scheduled by policy {report['policy']}",
         f"  operators      {len(operators):,} ({runs:,} executes in a run)",
-        f"  SRAM           {report['sram_peak_bytes']:,} of {report['sram_capacity_bytes']:,} bytes"
-        f" a core ({share:.0%})",
-        f"  HBM            {report['hbm_footprint_bytes']:,} bytes held,"
-        f" {report['hbm_bytes']:,} moved in a run",
     ]
+    # A target of an extension need not know these.
+    if "sram_peak_bytes" in report:
+        peak, capacity = report["sram_peak_bytes"], report["sram_capacity_bytes"]
+        share = f"{peak / capacity:.0%}"
+        lines.append(f"  SRAM           {peak:,} of {capacity:,} bytes a core ({share})")
+    moved = f", {report['hbm_bytes']:,} moved in a run" if "hbm_bytes" in report else ""
+    lines.append(f"  HBM            {report['hbm_footprint_bytes']:,} bytes held{moved}")
     if "time_s" in report:
         binding = max(report["bounds_s"], key=lambda name: report["bounds_s"][name])
         lines.append(f"  time           {report['time_s']:.4g} s, simulated")

@@ -21,9 +21,10 @@ _COMPILED = frozenset({"icca", "ipu", "northpole"})
 def import_ir(model: str | Path | ModuleOp) -> tuple[ModuleOp, Source]:
     """A module to be compiled (a copy, if it is given as one) and where it came from.
 
-    Its function `main`, or its only one, is the model; arguments and results that have no
-    `onnx.name` are called as their values are, or `in0`, `out0` and so on. Raises ModelError for
-    text that does not parse, for a module without such a function, and for one that is compiled.
+    Its function `main`, or its only one, is the model, and is all that is kept; arguments and
+    results that have no `onnx.name` are called as their values are, or `in0`, `out0` and so on.
+    Raises ModelError for text that does not parse, for a module without such a function, and for
+    one that is compiled.
     """
     from elk_ir.compiler import Source
 
@@ -39,7 +40,12 @@ def import_ir(model: str | Path | ModuleOp) -> tuple[ModuleOp, Source]:
             where=source.name,
             hint="elk-opt runs single passes on it",
         )
-    name_signature(main_function(module, source.name))
+    function = main_function(module, source.name)
+    name_signature(function)
+    function.properties["sym_name"] = StringAttr("main")
+    for op in list(module.body.block.ops):
+        if isinstance(op, FuncOp) and op is not function:
+            module.body.block.erase_op(op)
     return module, source
 
 
