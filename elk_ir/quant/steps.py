@@ -40,7 +40,9 @@ def fit_steps(rows: np.ndarray, dtype: str) -> np.ndarray:
     chunk = max(1, CHUNK_ELEMENTS // elements)
     for start in range(0, sets, chunk):
         part = np.asarray(rows[start : start + chunk], np.float32)
-        steps[start : start + chunk] = _fit(part, low, high)
+        # Starts that overflow are never the best ones.
+        with np.errstate(over="ignore", invalid="ignore"):
+            steps[start : start + chunk] = _fit(part, low, high)
     return steps
 
 
