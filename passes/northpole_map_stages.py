@@ -19,7 +19,7 @@ from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.errors import ElkError
 from elk_ir.northpole.bytes import placement
 from elk_ir.northpole.mapping import Mapping, map_network
-from elk_ir.northpole.network import Block, Precision, Task, parse_precision
+from elk_ir.northpole.network import Block, Network, Precision, Task, parse_precision
 from elk_ir.northpole.pipeline import send_bytes
 from elk_ir.northpole.timing import Assumptions
 from elk_ir.passes.te_support import fresh_symbol
@@ -63,7 +63,7 @@ class NorthpoleMapStagesPass(ModulePass):
             mapping = map_network(
                 network,
                 chip,
-                self._precision(op),
+                self._precision(network, parts),
                 context=self.context,
                 cards=self.cards,
                 users=self.users,
@@ -84,12 +84,11 @@ class NorthpoleMapStagesPass(ModulePass):
             return given.data
         return load_chip(self.chip or "northpole-16")
 
-    def _precision(self, module: ModuleOp) -> Precision:
-        if self.precision == "auto":
-            return graph_precision(module) if is_quantized(module) else parse_precision("w4a4")
-        if self.precision == "graph":
-            return graph_precision(module)
-        return parse_precision(self.precision)
+    def _precision(self, network: Network, parts: Sequence[Part]) -> Precision:
+        quantized = self.precision == "auto" and is_quantized(parts)
+        if self.precision == "graph" or quantized:
+            return graph_precision(parts, network.head)
+        return parse_precision("w4a4" if self.precision == "auto" else self.precision)
 
 
 def _place(mapping: Mapping, task: Task, ways: int) -> northpole.PlaceOp:

@@ -50,6 +50,11 @@ class _Placer:
 
     def __post_init__(self) -> None:
         self.kinds = kind_of(self.module)
+        self.axes = {
+            op.sym_name.data: op.axis.value.data
+            for op in self.module.ops
+            if isinstance(op, icca.HbmOp) and op.axis is not None
+        }
         self.cores = chip_of(self.module).cores_per_chip
         self.context = map_of(self.module).context.value.data
         self.blocks = {
@@ -81,7 +86,10 @@ class _Placer:
             operator,
             task,
             weights=self.held(execute, HbmKind.WEIGHT),
-            states=self.held(execute, HbmKind.STATE),
+            states={
+                v: self.axes[defining_preloads(execute.ins[v])[0].source.root_reference.data]
+                for v in self.held(execute, HbmKind.STATE)
+            },
             divided=[(v, self.divided[x]) for v, x in enumerate(execute.ins) if x in self.divided],
             ways=self.blocks[symbol].ways.value.data,
             context=self.context,

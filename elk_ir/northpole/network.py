@@ -8,7 +8,7 @@ counts are elements and operations, so that a precision can be chosen later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
@@ -179,14 +179,19 @@ def task_of(
     users: int,
     tokens: int = 1,
     weights: Sequence[int] = (),
-    states: Sequence[int] = (),
+    states: Mapping[int, int] | None = None,
+    context: int = 0,
+    requantizes: bool = False,
     on_host: bool = False,
 ) -> Task:
-    """The task of `operator`, in which operands `weights` are resident and `states` are KV caches.
+    """The task of `operator`, in which operands `weights` are resident and `states` are KV caches,
+    each with the axis of its positions.
 
-    Its parallel dimensions cover `users`, each with `tokens`. Raises ModelError for an operator
-    that no unit supports.
+    Its parallel dimensions cover `users`, each with `tokens`; work on all `context` positions of
+    the caches counts for each of them. What only `requantizes` belongs to the phase of what it
+    follows. Raises ModelError for an operator that no unit supports.
     """
+    states = states or {}
     batch = users * tokens
     out_elements = sum(prod(r.shape) for r in operator.results)
     moving = [a for i, a in enumerate(operator.operands) if i not in (*weights, *states)]
@@ -197,6 +202,8 @@ def task_of(
         return Task(name, operator.kind, Unit.HOST, 0, constant_elements=resident)
     if operator.kind == "attention":
         return _attention(name, operator, users, tokens, states, working)
+    if operator.kind == "contract" and states:
+        return _cache_product(name, operator, users, tokens, states, working)
     if operator.kind == "contract":
         return _product(name, operator, batch, weights, working)
     if operator.kind not in _VECTOR_KINDS:
@@ -207,13 +214,21 @@ def task_of(
             hint="the units are: vector-matrix (integers), FP16 vector, activation functions",
         )
     functions = _functions(operator)
+    scores = context > 1 and any(d.extent == context for d in operator.dims)
+    if scores and operator.kind == "softmax":
+        # Its statistics are merged with the products on both sides, as in a fused attention.
+        phases = 0
+    ops = operator.flops / batch
+    if operator.kind == "softmax":
+        ops = EXP_OPS * prod(operator.extents) / batch
     return Task(
         name,
         operator.kind,
         Unit.ACTIVATION if functions else Unit.VECTOR,
-        phases,
-        vector_ops=operator.flops / batch,
-        activation_ops=functions * out_elements / batch,
+        0 if requantizes else phases,
+        vector_ops=0.0 if scores else ops,
+        activation_ops=0.0 if scores else functions * out_elements / batch,
+        kv_vector_ops=(ops + functions * out_elements / batch) / context if scores else 0.0,
         constant_elements=resident,
         working_elements=working,
     )
@@ -258,8 +273,57 @@ def _product(
     )
 
 
+def head_dims(operator: Operator, states: Mapping[int, int]) -> tuple[int, ...]:
+    """Dimensions along which caches have heads: parallel ones of a cache that another operand has
+    too, without users (its first axis) and positions."""
+    found: set[int] = set()
+    for v, axis in states.items():
+        own = operator.operands[v]
+        others = {d for w, a in enumerate(operator.operands) if w not in states for d in a.dims}
+        outside = {d for j in (0, axis) for d, _ in own.axes[j].terms}
+        found |= {
+            d for d in own.dims & others - outside if operator.dims[d].kind is DimKind.PARALLEL
+        }
+    return tuple(sorted(found))
+
+
+def _cache_product(
+    name: str,
+    operator: Operator,
+    users: int,
+    tokens: int,
+    states: Mapping[int, int],
+    working: int,
+) -> Task:
+    """A product with a cache: queries by keys, or probabilities by values."""
+    ((v, axis),) = states.items()
+    shape = operator.operands[v].shape
+    length = shape[axis]
+    out = sum(prod(r.shape) for r in operator.results) / (users * tokens)
+    epilogue = operator.param.get("epilogue")
+    ops = 0.0 if epilogue is None else epilogue.flops * out
+    on_scores = any(d in operator.result_dims for d, _ in operator.operands[v].axes[axis].terms)
+    return Task(
+        name,
+        operator.kind,
+        Unit.MATRIX,
+        1,
+        vector_ops=0.0 if on_scores else ops,
+        kv_macs=prod(operator.extents) / (users * tokens * length),
+        kv_elements=prod(shape) // (users * length),
+        kv_vector_ops=ops / length if on_scores else 0.0,
+        heads=max(1, prod(operator.extents[d] for d in head_dims(operator, states))),
+        working_elements=working,
+    )
+
+
 def _attention(
-    name: str, operator: Operator, users: int, tokens: int, states: Sequence[int], working: int
+    name: str,
+    operator: Operator,
+    users: int,
+    tokens: int,
+    states: Mapping[int, int],
+    working: int,
 ) -> Task:
     batch = users * tokens
     (kv,) = operator.reductions

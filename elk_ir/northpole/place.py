@@ -7,13 +7,13 @@ An operator without such a dimension runs on every card of its stage, on copies 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from elk_ir.northpole.bytes import ceil_div, placement
-from elk_ir.northpole.network import Task
+from elk_ir.northpole.network import Task, head_dims
 from elk_ir.plan.domain import DimKind, Operator
 from elk_ir.plan.plan import Plan, normal_form, plan_errors, simple_plan
 from elk_ir.plan.sharding import Sharding
@@ -59,7 +59,7 @@ def choose_division(
     task: Task,
     *,
     weights: Sequence[int],
-    states: Sequence[int],
+    states: Mapping[int, int],
     divided: Sequence[tuple[int, int]],
     ways: int,
     context: int,
@@ -67,10 +67,11 @@ def choose_division(
 ) -> Division:
     """How the cores share `op`, as the stage map counted it.
 
-    Weights are cut along reduction and outputs, caches along heads and positions, everything else
-    along its largest dimensions. `divided` are the (operand, axis) pairs that the cards of a stage
-    already hold in parts: where a product sums over such an axis, each card multiplies what it has
-    and the sums cross; elsewhere the outputs are divided.
+    Weights are cut along reduction and outputs, caches (`states`, each with the axis of its
+    positions) along heads and positions, everything else along its largest dimensions. `divided`
+    are the (operand, axis) pairs that the cards of a stage already hold in parts: where a product
+    sums over such an axis, each card multiplies what it has and the sums cross; elsewhere the
+    outputs are divided.
     """
     rows, cols = placement(task, ways, context, cores)
     # Scales of a norm are weights that nothing is multiplied with on the matrix units.
@@ -80,7 +81,8 @@ def choose_division(
     outer = [d for d in dims if op.dims[d].kind is DimKind.PARALLEL]
     if states:
         # Users share cores: a cache is cut along heads and positions only.
-        outer = [d for d in outer if not _is_batch(op, states, d)]
+        inner = sorted({d for v, j in states.items() for d, _ in op.operands[v].axes[j].terms})
+        outer = list(head_dims(op, states))
         rows, cols = cols, rows
     for dim in _candidates(op, divided, ways, inner, outer, bool(states), bool(held)):
         for f, g in ((rows, cols), (1, cols), (rows, 1), (1, 1)):
@@ -92,10 +94,6 @@ def choose_division(
             if found is not None:
                 return Division(found, dim)
     return Division(simple_plan(op, (1,) * len(op.dims)), None)
-
-
-def _is_batch(op: Operator, states: Sequence[int], d: int) -> bool:
-    return any(op.operands[v].simple.get(d) == 0 for v in states)
 
 
 def _candidates(

@@ -6,7 +6,7 @@
 // CHECK:      icca.execute {{.*}}(%table) {
 // CHECK:      %n = icca.execute {{.*}} plan <grid [b = 2, d = 16]
 // CHECK:      %q = icca.execute {{.*}} plan <grid [b = 1, h = 2, n = 8, k = 16]
-// CHECK:      %a = icca.execute {{.*}} entries ({{.*}}) plan <grid [b = 1, h = 2, n = 1, p = 8, d = 1]
+// CHECK:      %a = icca.execute {{.*}} entries({{.*}}) plan <grid [b = 1, h = 2, n = 1, p = 8, d = 1]
 // CHECK:      %u = icca.execute {{.*}} plan <grid [b = 1, n = 16, k = 16]
 
 // UNMAPPED: there are 0 northpole.program: run northpole-map-stages first

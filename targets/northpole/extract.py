@@ -20,6 +20,7 @@ from xdsl.ir import Operation, SSAValue
 
 from elk_ir.dialects.location import node_name, node_names
 from elk_ir.dialects.te.interface import StructuredOp
+from elk_ir.dialects.te.quantization import DequantizeOp, QuantizeOp
 from elk_ir.dialects.te.structure import (
     AppendOp,
     GlobalKind,
@@ -49,6 +50,8 @@ class _Graph:
 
     users: int
     tokens: int
+    context: int = 0
+    axes: dict[str, int] = field(default_factory=dict, compare=False)
     parts: list[Part] = field(default_factory=list, compare=False)
 
 
@@ -102,37 +105,62 @@ def network_and_parts(module: ModuleOp) -> tuple[Network, tuple[Part, ...]]:
     return _checked(network), tuple(graph.parts)
 
 
-def is_quantized(module: ModuleOp) -> bool:
-    """Whether all products of the graph are of integers."""
-    products = [op for op in module.walk() if isinstance(op, StructuredOp) and _is_product(op)]
-    return bool(products) and all(
-        a.dtype in _INTEGERS for op in products for a in op.operator().operands[:2]
-    )
+def is_quantized(parts: Sequence[Part]) -> bool:
+    """Whether all products on the cards are of integers."""
+    products = _products(parts)
+    return bool(products) and not _floating(products)
 
 
-def graph_precision(module: ModuleOp) -> Precision:
-    """The precision that the graph itself has. Raises ModelError when a product is not of
-    integers, saying how many are not."""
-    products = [op for op in module.walk() if isinstance(op, StructuredOp) and _is_product(op)]
-    floating = [
-        op for op in products if any(a.dtype not in _INTEGERS for a in op.operator().operands[:2])
-    ]
+def _products(parts: Sequence[Part]) -> list[StructuredOp]:
+    return [op for part in parts for op in part.ops if _holds_product(op)]  # pyright: ignore[reportReturnType]
+
+
+def _factors(op: StructuredOp) -> tuple[str, ...]:
+    """Types of what is multiplied: the two operands of a product, or query, keys and values."""
+    operator = op.operator()
+    return tuple(a.dtype for a in operator.operands[: 3 if operator.kind == "attention" else 2])
+
+
+def _floating(products: Sequence[StructuredOp]) -> list[StructuredOp]:
+    return [op for op in products if any(t not in _INTEGERS for t in _factors(op))]
+
+
+def graph_precision(parts: Sequence[Part], head: Block | None) -> Precision:
+    """The precision that the graph itself has: the widest of its products, those of the output
+    layer apart. Raises ModelError when a product is not of integers, saying how many are not."""
+    products = _products(parts)
+    floating = _floating(products)
     if floating or not products:
-        types = sorted({a.dtype for op in floating for a in op.operator().operands[:2]})
+        types = sorted({t for op in floating for t in _factors(op) if t not in _INTEGERS})
         raise ModelError(
             f"{len(floating)} of {len(products)} products are of {', '.join(types) or 'nothing'},"
             " the vector-matrix units take int8, int4 and int2",
             where=node_name(floating[0]) if floating else None,
-            hint="quantise the model, or name the precision to plan for (w4a4, w8a8)",
+            hint="quantise the model (--quantize), or name the precision to plan for (w4a4, w8a8)",
         )
-    weights = max(_INTEGERS[op.operator().operands[1].dtype] for op in products)
-    activations = max(_INTEGERS[op.operator().operands[0].dtype] for op in products)
-    return Precision(f"w{weights}a{activations}", weights, activations, activations)
+    in_head = {op for part in parts if part.block is head for op in part.ops}
+    layers = [op for op in products if op not in in_head] or products
+    attentions = [op for op in layers if op.operator().kind == "attention"]
+    cached = [op for op in layers if any(isinstance(v.owner, AppendOp) for v in op.ins)]
+    multiplied = [op for op in layers if op not in (*attentions, *cached)]
+
+    def widest(ops: Sequence[StructuredOp], first: int, last: int, default: int) -> int:
+        return max((_INTEGERS[t] for op in ops for t in _factors(op)[first:last]), default=default)
+
+    activations = widest(multiplied, 0, 1, 8)
+    weights = widest(multiplied, 1, 2, 8)
+    kv = max(widest(attentions, 1, 3, 0), widest(cached, 1, 2, 0)) or activations
+    output = widest([op for op in products if op in in_head], 0, 2, 8)
+    suffix = "" if kv == activations else f"kv{kv}"
+    return Precision(f"w{weights}a{activations}{suffix}", weights, activations, kv, output)
 
 
 def _is_product(op: StructuredOp) -> bool:
     operator = op.operator()
-    return operator.kind == "attention" or (operator.kind == "contract" and bool(_weights(op)))
+    cached = any(isinstance(v.owner, AppendOp) for v in op.ins)
+    return operator.kind == "attention" or (
+        operator.kind == "contract" and (cached or bool(_weights(op)))
+    )
 
 
 def _function(module: ModuleOp) -> FuncOp:
@@ -168,7 +196,8 @@ def _graph(function: FuncOp, states: Sequence[GlobalOp]) -> tuple[_Graph, int]:
     for op in function.walk():
         if isinstance(op, AppendOp) and op.state.root_reference.data == symbol:
             tokens = shape_dtype(op.entries)[0][axis.value.data]
-    return _Graph(users, tokens), shape[axis.value.data]
+    axes = {s.sym_name.data: s.axis.value.data for s in states if s.axis is not None}
+    return _Graph(users, tokens, shape[axis.value.data], axes), shape[axis.value.data]
 
 
 def _between(block: IRBlock, first: Operation, last: Operation | None) -> list[Operation]:
@@ -247,7 +276,11 @@ def _weights(op: StructuredOp) -> tuple[int, ...]:
 
 
 def _task(graph: _Graph, op: StructuredOp, *, on_host: bool = False) -> Task:
-    states = tuple(i for i, v in enumerate(op.ins) if isinstance(v.owner, AppendOp))
+    states = {
+        i: graph.axes[v.owner.state.root_reference.data]
+        for i, v in enumerate(op.ins)
+        if isinstance(v.owner, AppendOp)
+    }
     names = node_names(op)
     return task_of(
         names[0] if names else op.results[0].name_hint or op.name,
@@ -256,6 +289,8 @@ def _task(graph: _Graph, op: StructuredOp, *, on_host: bool = False) -> Task:
         tokens=graph.tokens,
         weights=_weights(op),
         states=states,
+        context=graph.context,
+        requantizes=isinstance(op, QuantizeOp | DequantizeOp),
         on_host=on_host,
     )
 
