@@ -113,7 +113,10 @@ def run(model: Path, chip: str, folder: Path) -> bool:
     here = str(Path(__file__).resolve())
     python, elk = sys.executable, str(Path(sys.executable).parent / "elk")
     copy = folder / model.name
-    steps = [measured("write", [python, here, str(model), "--chip", chip, "--write", str(folder)])]
+    steps: list[Step] = []
+    if not (folder / "inputs.npz").is_file():
+        write = [python, here, str(model), "--chip", chip, "--write", str(folder)]
+        steps.append(measured("write", write))
     seeds = ["--random-weights", str(SEED), "--random-inputs", str(SEED)]
     out, wanted = folder / "elk.npz", folder / "onnxruntime.npz"
     command = [elk, "run", str(model), "--chip", chip, *seeds, "-o", str(out)]
@@ -145,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", type=Path, default=MODEL)
     parser.add_argument("--chip", default="ipu-pod4-hbm")
-    parser.add_argument("--folder", type=Path, help="keep the files there")
+    parser.add_argument("--folder", type=Path, help="keep the files there, and use those that are")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not args.model.is_file():

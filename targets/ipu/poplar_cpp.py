@@ -286,7 +286,7 @@ class _Emitter:
             counter, plus = self.row(op.row)
             layer = "nullptr" if counter is None else f"&{counter}"
             rows = (
-                f"elk::indexRows(graph, prog, {ids.ident}, {ids.type.poplar},"
+                f"elk::indexRows(graph, prog, index, {ids.ident}, {ids.type.poplar},"
                 f" {quoted(indexer(ids.dtype))}, {layer}, {plus}, {r.shape[0]},"
                 f" {r.rows_inside(0)}, {self.label(name)})"
             )
@@ -296,15 +296,18 @@ class _Emitter:
                 axis, limit = op.axis.value.data, op.limit.value.data
                 high[axis] = limit
             rows = self.rows(r, op.row, axis, 0, limit or 0, name)
-        box, cycles = ", ".join(map(str, high)), 0
+        box, cycles, last = ", ".join(map(str, high)), 0, ", index" if op.rows else ""
         if self.hbm and op.init is None:
             part = (op.axis.value.data, high[op.axis.value.data]) if op.axis else None
             cycles = self.hbm.preload_cycles(v.layout, v.dtype, part)
+        what = f"{v.ident}, {v.layout_ident}, {{{box}}}, {cycles}, {quoted(name)}{last}"
         call = [
             f"elk::preload(graph, prog, {r.ident},",
             f"             {rows},",
-            f"             {v.ident}, {v.layout_ident}, {{{box}}}, {cycles}, {quoted(name)});",
+            f"             {what});",
         ]
+        if last:
+            call = ["{", "  Sequence index;", *(f"  {line}" for line in call), "}"]
         (out if op.init is None else self.initial).extend(call)
 
     def store_start(self, op: ipu.StoreStartOp, out: list[str]) -> None:

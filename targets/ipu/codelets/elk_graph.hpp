@@ -197,25 +197,31 @@ inline std::vector<unsigned> rowList(unsigned first, unsigned outer, unsigned ex
   return list;
 }
 
-// Rows of a table of `count` entries, `inner` rows each, that a tensor of indices in HBM names.
-inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer indices,
-                        const poplar::Type &type, const char *codelet, const Tensor *layer,
-                        unsigned plus, unsigned count, unsigned inner, const char *name) {
-  Tensor ids = graph.addVariable(type, {indices.numElements()}, {std::string(name) + ".indices"});
+// Rows of a table of `count` entries, `inner` rows each, that a tensor of indices in HBM names. The
+// indices are read in `later`, when the transfer's turn comes: a store may still be on its way.
+inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, Sequence &later,
+                        poplar::RemoteBuffer indices, const poplar::Type &type, const char *codelet,
+                        const Tensor *layer, unsigned plus, unsigned count, unsigned inner,
+                        const char *name) {
+  const std::string label(name);
+  Tensor ids = graph.addVariable(type, {indices.numElements()}, {label + ".indices"});
   graph.setTileMapping(ids, 0);
-  prog.add(Copy(indices, ids, {std::string(name) + ".indices"}));
-  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements() * inner}, {std::string(name) + ".rows"});
+  later.add(Copy(indices, ids, {label + ".indices"}));
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements() * inner}, {label + ".rows"});
   graph.setTileMapping(result, 0);
-  poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".rows"});
-  poplar::VertexRef v = graph.addVertex(cs, codelet, {{"indices", ids}, {"rows", result}});
-  Tensor zero = graph.addConstant(poplar::UNSIGNED_INT, {1}, poplar::ArrayRef<unsigned>({0u}));
-  graph.setTileMapping(zero, 0);
-  graph.connect(v["layer"], layer ? *layer : zero);
+  Tensor at = layer ? graph.addVariable(poplar::UNSIGNED_INT, {1}, {label + ".layer"})
+                    : graph.addConstant(poplar::UNSIGNED_INT, {1}, poplar::ArrayRef<unsigned>({0u}));
+  graph.setTileMapping(at, 0);
+  if (layer) // by then the loop may have moved on
+    prog.add(Copy(*layer, at, false, {label + ".layer"}));
+  poplar::ComputeSet cs = graph.addComputeSet({label + ".rows"});
+  poplar::VertexRef v =
+      graph.addVertex(cs, codelet, {{"indices", ids}, {"layer", at}, {"rows", result}});
   graph.setInitialValue(v["plus"], plus);
   graph.setInitialValue(v["count"], count);
   graph.setInitialValue(v["inner"], inner);
   graph.setTileMapping(v, 0);
-  prog.add(Execute(cs));
+  later.add(Execute(cs));
   return result;
 }
 
@@ -253,10 +259,10 @@ inline void emulate(poplar::Graph &graph, Sequence &prog, const Layout &layout, 
 // Start the copy of rows of a remote buffer into a variable: the part of its tensor below `high`.
 // Each element arrives once and is then passed on to the other cores that hold it. Rows of a remote
 // buffer come whole: what no core wants of them lands in a scratch tensor. `cycles`: what the
-// compiler takes it for.
+// compiler takes it for. `first`: what is done when its turn comes.
 inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
                     const Tensor &target, const Layout &layout, Slots high, unsigned cycles,
-                    const char *name) {
+                    const char *name, const Sequence &first = Sequence()) {
 #ifdef ELK_EMULATE_HBM
   if (cycles) {
     Sequence delay;
@@ -271,6 +277,7 @@ inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer b
     rest = staging(graph, target.elementType(), owners.unheld, name);
   const Tensor whole = Assembly{target, layout, owners, rest}.along(0).flatten();
   Sequence copy;
+  copy.add(first);
   if (row.valid())
     copy.add(Copy(buffer, whole, row, {name}));
   else
