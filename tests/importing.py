@@ -18,6 +18,8 @@ from xdsl.printer import Printer
 
 from elk_ir.dialects.onnx import ONNX, CustomOp, OnnxOp
 from elk_ir.dialects.te import TE
+from elk_ir.errors import ModelError
+from elk_ir.frontend.importer import import_model
 
 MODELS = Path(__file__).resolve().parents[2] / "shared" / "models"
 TINY = sorted((MODELS / "tiny").glob("*.onnx"))
@@ -75,3 +77,15 @@ def ops_of(module: ModuleOp) -> list[str]:
         for op in module.walk()
         if isinstance(op, OnnxOp | CustomOp)
     ]
+
+
+def fails(source: Path | str | bytes, match: str, **options: object) -> ModelError:
+    with pytest.raises(ModelError, match=match) as caught:
+        import_model(source, **options)  # pyright: ignore[reportArgumentType]
+    assert "Traceback" not in str(caught.value)
+    return caught.value
+
+
+def relu(**more: object) -> onnx.ModelProto:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "the relu")]
+    return model_of(nodes, [tensor("x", "n", None)], [tensor("y", None, None)], **more)  # pyright: ignore[reportArgumentType]

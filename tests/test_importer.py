@@ -13,12 +13,14 @@ from importing import (
     MODELS,
     TINY,
     arrays_of,
+    fails,
     ids,
     model_of,
     needs_models,
     ops_of,
     parse_module,
     print_module,
+    relu,
     tensor,
 )
 from onnx import helper, numpy_helper
@@ -176,13 +178,6 @@ def test_names_of_nodes_inputs_and_outputs_survive() -> None:
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def fails(source: Path | str | bytes, match: str, **options: object) -> ModelError:
-    with pytest.raises(ModelError, match=match) as caught:
-        import_model(source, **options)  # pyright: ignore[reportArgumentType]
-    assert "Traceback" not in str(caught.value)
-    return caught.value
-
-
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     fails(tmp_path / "none.onnx", "no such file")
     fails(tmp_path, "cannot be read")
@@ -204,11 +199,6 @@ def test_truncated_files_are_refused_at_any_length() -> None:
 def test_invalid_models_are_refused_by_node(path: Path) -> None:
     error = fails(path, "Unrecognized attribute: axes for operator ReduceMean")
     assert "input_layernorm/ReduceMean" in str(error)
-
-
-def relu(**more: object) -> onnx.ModelProto:
-    nodes = [helper.make_node("Relu", ["x"], ["y"], "the relu")]
-    return model_of(nodes, [tensor("x", "n", None)], [tensor("y", None, None)], **more)  # pyright: ignore[reportArgumentType]
 
 
 def test_too_new_versions_are_refused() -> None:

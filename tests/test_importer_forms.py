@@ -9,10 +9,12 @@ import onnx
 import onnx.reference
 import pytest
 from importing import (
+    fails,
     model_of,
     ops_of,
     parse_module,
     print_module,
+    relu,
     tensor,
 )
 from onnx import TensorProto, helper, numpy_helper
