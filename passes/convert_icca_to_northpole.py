@@ -111,10 +111,10 @@ class _Converter:
                 self.store(op, loop)
             elif isinstance(op, icca.RepeatOp):
                 if loop is not None:
-                    fail_at(op, "convert-icca-to-northpole: a loop inside a loop")
+                    fail_at(op, "a loop inside a loop: layers are rolled once")
                 self.collect(list(op.body.block.ops), op)
             elif not isinstance(op, icca.PreloadOp | icca.YieldOp):
-                fail_at(op, f"convert-icca-to-northpole: {op.name} comes before scheduling only")
+                fail_at(op, f"{op.name} is a scheduler's: nothing is fetched on cards")
 
     def sort(self, op: icca.ExecuteOp, loop: icca.RepeatOp | None) -> None:
         symbol = block_of(op)

@@ -18,13 +18,16 @@ from elk_ir.compiler import Signature
 from elk_ir.dialects import northpole
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.errors import ElkError, UsageError
+from elk_ir.numerics.te_eval import evaluate_te
 from elk_ir.numerics.tensors import TensorSpec, read_npz
 from elk_ir.passes.northpole_verify_program import stages_of
 from elk_ir.plan.plan import simple_plan
+from elk_ir.quantizer import Quantization
 from elk_ir.targets.northpole.compiled import NorthpoleProgram
 from elk_ir.targets.northpole.cores import Core, Traffic, buffered
 from elk_ir.targets.northpole.memory import blocks_of, tensors_of
 from elk_ir.targets.northpole.runtime import Appliance
+from elk_ir.weight_source import WeightSource
 
 MODELS = Path(__file__).parent / "models"
 SHARED = Path(__file__).parent.parent.parent / "shared" / "models"
@@ -194,6 +197,54 @@ def test_a_quantised_resnet_on_one_card_is_exact() -> None:
     outputs = program.run(read_npz(QDQ_RESNET.with_suffix(".npz"), "in/"))
     for name, value in read_npz(QDQ_RESNET.with_suffix(".npz"), "out/").items():
         assert np.array_equal(outputs[name], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["w4a4", "w8a8"])
+def test_a_quantised_decoder_is_bit_exact(scheme: str) -> None:
+    """Integers on the cores are those of whole tensors, and generation keeps micro-batches apart."""
+    path = shared(SMALL).with_name(SMALL.stem + "_b2_p12.npz")
+    inputs = read_npz(path, "in/")
+    shapes = {k: v.shape for k, v in inputs.items()}
+    wanted = Quantization(scheme, calibration=inputs)
+    program = compiled(SMALL, input_shapes=shapes, quantize=wanted)
+    assert (program.report["quantized"], program.report["precision"]["name"]) == (True, scheme)
+    weights = WeightSource(SMALL.parent)
+    expected = evaluate_te(program.module("te"), inputs, load_weight=weights.load)
+    outputs = program.run(inputs)
+    for name, value in outputs.items():
+        assert np.array_equal(value, expected[name]), name
+    tokens = []
+    for batch in (2, 1):
+        dims = {"batch": batch, "past_sequence_length": 11}
+        program = compiled(SMALL, dims=dims, quantize=wanted)
+        prompts = np.random.default_rng(1).integers(0, 512, (4, 2))
+        if batch == 2:
+            tokens.append(program.generate(prompts, 8).tokens)
+        else:
+            alone = [program.generate(p[None], 8).tokens for p in prompts]
+            tokens.append(np.concatenate(alone))
+    assert np.array_equal(*tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q_llama3gqa_decode_static_legacy_qdq",
+        "q_llama3gqa_decode_dyn_dynamo_int4qdq",
+        "gemma2_decode_static_dynamo",
+        "opt_decode_static_dynamo",
+    ],
+)
+def test_other_graphs_are_what_te_computes(name: str) -> None:
+    path = shared(SHARED / "tiny" / f"{name}.onnx")
+    inputs = read_npz(path.with_suffix(".npz"), "in/")
+    program = compiled(path, input_shapes={k: v.shape for k, v in inputs.items()})
+    weights = WeightSource(path.parent)
+    expected = evaluate_te(program.module("te"), inputs, load_weight=weights.load)
+    for key, value in program.run(inputs).items():
+        assert np.abs(value - expected[key]).max() <= 1e-5 * np.abs(expected[key]).max(), key
 
 
 def product() -> northpole.ExecuteOp:
