@@ -202,7 +202,7 @@ def test_a_quantised_resnet_on_one_card_is_exact() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["w4a4", "w8a8"])
 def test_a_quantised_decoder_is_bit_exact(scheme: str) -> None:
-    """Integers on the cores are those of whole tensors, and generation keeps micro-batches apart."""
+    """Cores compute the integers of whole tensors, and generation keeps micro-batches apart."""
     path = shared(SMALL).with_name(SMALL.stem + "_b2_p12.npz")
     inputs = read_npz(path, "in/")
     shapes = {k: v.shape for k, v in inputs.items()}
