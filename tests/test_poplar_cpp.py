@@ -126,6 +126,17 @@ def test_size_does_not_grow_with_the_cores() -> None:
     assert abs(len(large) - len(small)) < 0.05 * len(small)
 
 
+@pytest.mark.slow
+def test_size_of_a_model_does_not_grow_with_the_cores() -> None:
+    """The bundled Llama planned for 16 cores and for 5,888."""
+    model = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
+    small, large = (
+        len(emit_cpp(elk_ir.compile(model, chip=chip, policy="basic", simulate=False).target))
+        for chip in ("test-16", "ipu-pod4-hbm")
+    )
+    assert abs(large - small) < 0.05 * small
+
+
 def test_names_of_nodes_are_in_the_text() -> None:
     """Names from the ONNX file stay readable, whatever characters they have."""
     text = SLICE.replace('loc("q")', 'loc("/model/q:0")').replace('loc("o")', 'loc("int")')
