@@ -5,6 +5,8 @@
     elk simulate DIR|MODEL.onnx [--chip CHIP]
     elk verify MODEL.onnx --chip CHIP
     elk explore SWEEP.toml -o results.sqlite
+    elk explain DIR OPERATOR
+    elk diff DIR DIR
     elk chips [NAME]
     elk profile fit DATA.csv -o MODEL.txt
 
@@ -26,6 +28,8 @@ from elk_ir.tools import (
     cmd_chips,
     cmd_compare,
     cmd_compile,
+    cmd_diff,
+    cmd_explain,
     cmd_explore,
     cmd_profile,
     cmd_run,
@@ -40,6 +44,8 @@ COMMANDS = {
     "run": cmd_run,
     "simulate": cmd_simulate,
     "compare": cmd_compare,
+    "explain": cmd_explain,
+    "diff": cmd_diff,
     "explore": cmd_explore,
     "verify": cmd_verify,
     "chips": cmd_chips,
