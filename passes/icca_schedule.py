@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
+from elk_ir.errors import CapacityError
 from elk_ir.memory.offsets import allocate
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_schedule_model import (
@@ -111,9 +112,12 @@ def schedule_by_name(
         for rival in EXECUTABLE[:-1]:
             trial = module.clone()
             chosen = policy(rival, energy=energy, solved=solved)
-            other = schedule_module(
-                trial, chosen, keep_plans=keep_plans, tables=tables, limit_s=limit_s
-            )
+            try:
+                other = schedule_module(
+                    trial, chosen, keep_plans=keep_plans, tables=tables, limit_s=limit_s
+                )
+            except CapacityError:
+                continue  # its plans leave no room for addresses
             schedules = [s for _, s in other.schedules]
             if other.time_s > limit_s or schedules in seen:
                 continue

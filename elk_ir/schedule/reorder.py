@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from elk_ir.errors import CapacityError
 from elk_ir.schedule.allocate import Fronts, Weights
 from elk_ir.schedule.fill import fill
 from elk_ir.schedule.inductive import elk_dyn, unhindered
@@ -43,7 +44,10 @@ def elk_full(program: Program, weights: Weights) -> Schedule:
                 time, best = ranked[-1][0], schedule
     ranked.sort()
     for _, order in ranked[:scheduled]:
-        schedule = elk_dyn(program, weights, order=order, slacks=(0.1,))
+        try:
+            schedule = elk_dyn(program, weights, order=order, slacks=(0.1,))
+        except CapacityError:
+            continue  # with this order some execute has no room, with the first one all have
         found = evaluate(program, schedule).time_s
         if found < time:
             time, best = found, schedule
