@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from elk_ir.errors import ElkError, ModelError, UsageError
@@ -184,6 +184,8 @@ class ElkBackend(Backend):
         graph = helper.make_graph([node], "node", infos, results)
         imports = None if opset is None else [helper.make_opsetid("", opset)]
         model = helper.make_model(graph, **({} if imports is None else {"opset_imports": imports}))
+        if outputs_info is None:
+            model = shape_inference.infer_shapes(model)
         return cls.run_model(model, arrays, device, **kwargs)
 
     @classmethod

@@ -78,18 +78,18 @@ def _reasons(results: Sequence[Result]) -> list[str]:
     reasons: dict[tuple[str, str], int] = Counter()
     for result in results:
         if result.outcome not in PASSES:
-            reasons[result.operator, _reason(result.detail)] += 1
+            reasons[result.operator, _reason(result.operator, result.detail)] += 1
     lines = ["| operator | cases | why |", "|---|---:|---|"]
     for (operator, reason), count in sorted(reasons.items(), key=lambda i: i[0][0].lower()):
         lines.append(f"| {operator} | {count} | {reason} |")
     return lines
 
 
-def _reason(detail: str) -> str:
+def _reason(operator: str, detail: str) -> str:
     """The compiler's message without names of nodes and passes."""
     text = detail.split(" (in pass ")[0].split(" hint: ")[0]
-    for marker in ("can't be lowered to te: ",):
-        if marker in text:
-            text = text.split(marker, 1)[1]
-            text = text.split(": ", 1)[-1]
+    marker = "can't be lowered to te: "
+    if marker in text:
+        # What follows is the node, the operator and the reason; names may hold colons themselves.
+        text = text.split(marker, 1)[1].rsplit(f": {operator}: ", 1)[-1]
     return text.removeprefix("model.onnx: ").replace("|", "\\|")[:160]

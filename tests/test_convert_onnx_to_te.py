@@ -259,7 +259,36 @@ RESIZES = [
     ),
 ]
 
+RECURRENT = [
+    Case("LSTM", [f(4, 2, 3), f(1, 20, 3), f(1, 20, 5), f(1, 40), None, f(1, 2, 5), f(1, 2, 5)]),
+    Case(
+        "LSTM",
+        [f(4, 2, 3), f(2, 20, 3), f(2, 20, 5), None, np.array([2, 4], np.int32)],
+        {"direction": "bidirectional", "hidden_size": 5},
+        outputs=3,
+    ),
+    Case(
+        "GRU",
+        [f(3, 2, 4), f(1, 15, 4), f(1, 15, 5), f(1, 30)],
+        {"linear_before_reset": 1, "direction": "reverse", "hidden_size": 5},
+        outputs=2,
+    ),
+    Case("GRU", [f(3, 2, 4), f(1, 15, 4), f(1, 15, 5)], {"hidden_size": 5, "clip": 0.5}),
+    Case(
+        "RNN",
+        [f(3, 2, 4), f(1, 5, 4), f(1, 5, 5), f(1, 10)],
+        {"activations": ["LeakyRelu"], "activation_alpha": [0.2], "hidden_size": 5},
+    ),
+]
+
 INDEXING = [
+    Case("MaxPool", [f(1, 2, 6, 5)], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1]}, outputs=2),
+    Case(
+        "MaxPool",
+        [f(2, 1, 6, 5)],
+        {"kernel_shape": [2, 2], "strides": [2, 1], "storage_order": 1},
+        outputs=2,
+    ),
     Case("Gather", [f(5, 4), ints(3, -1, 0)]),
     Case("Gather", [f(3, 5), ints(4, 0).reshape(1, 2)], {"axis": 1}),
     Case("Gather", [f(5, 4), scalar(-2, "int64")]),
@@ -321,6 +350,7 @@ CASES = [
     *NORMS,
     *WINDOWS,
     *RESIZES,
+    *RECURRENT,
     *INDEXING,
     *ATTENTION,
     *FUNCTIONS,
