@@ -18,6 +18,7 @@ from elk_ir.dialects.icca.attrs import HbmKind
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
+from elk_ir.numerics.states import entering, leaving
 from elk_ir.numerics.tensors import TensorSpec
 
 
@@ -92,12 +93,15 @@ def write_weights(
 
 
 def write_inputs(module: ModuleOp, inputs: Mapping[str, np.ndarray], path: Path | str) -> int:
-    """Write the file of inputs; bytes written. Raises ElkError for a missing or wrong input."""
+    """Write the file of inputs; bytes written. What a quantised state replaces is written as its
+    integers. Raises ElkError for a missing or wrong input."""
     arrays: list[np.ndarray] = []
+    kept = {n.data: (op, i) for op in remotes_of(module) for i, n in enumerate(op.inputs or ())}
     for spec in input_specs(module):
         if spec.name not in inputs:
             raise ElkError(f"input {spec.name!r} is missing: it is {spec}")
         array = np.ascontiguousarray(inputs[spec.name])
+        array = entering(*kept[spec.name], array)
         if array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
             raise ElkError(
                 f"input {spec.name!r} is {array.dtype}{list(array.shape)}, the program takes {spec}"
@@ -107,12 +111,14 @@ def write_inputs(module: ModuleOp, inputs: Mapping[str, np.ndarray], path: Path 
 
 
 def read_outputs(module: ModuleOp, path: Path | str) -> dict[str, np.ndarray]:
-    """The outputs by name from the file that the program wrote. Raises ElkError for another one."""
+    """The outputs by name from the file that the program wrote, those of a quantised state as
+    numbers. Raises ElkError for another file."""
     try:
         data = np.fromfile(path, dtype=np.uint8)
     except OSError as error:
         raise ElkError(f"cannot be read: {error.strerror}", where=str(path)) from None
     outputs: dict[str, np.ndarray] = {}
+    kept = {n.data: (op, i) for op in remotes_of(module) for i, n in enumerate(op.outputs or ())}
     at = 0
     for spec in output_specs(module):
         dtype = dtype_of(spec.dtype)
@@ -122,7 +128,7 @@ def read_outputs(module: ModuleOp, path: Path | str) -> dict[str, np.ndarray]:
         part = data[at : at + size]
         if dtype.name in ("int2", "int4", "uint2", "uint4"):
             part = part.view(np.int8 if dtype.name.startswith("int") else np.uint8).astype(dtype)
-        outputs[spec.name] = part.view(dtype).reshape(spec.shape)
+        outputs[spec.name] = leaving(*kept[spec.name], part.view(dtype).reshape(spec.shape))
         at += size
     if at != data.size:
         raise ElkError("the file is longer than the outputs of the program", where=str(path))
