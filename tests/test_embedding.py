@@ -98,6 +98,29 @@ def test_threads_give_the_bytes_of_one_after_the_other() -> None:
     assert gc.isenabled()
 
 
+def test_threads_share_a_program() -> None:
+    """Each run has a machine of its own."""
+    program = elk_ir.compile(
+        mlp((24, 48, 16), "Relu", 1), chip="test-16", policy="basic", simulate=False
+    )
+    inputs = [np.full((4, 24), value, np.float32) for value in (-1.0, 0.5, 2.0)]
+    want = [program(x=x)["a1"] for x in inputs]
+    got: dict[int, np.ndarray] = {}
+    barrier = threading.Barrier(len(inputs))
+
+    def work(i: int) -> None:
+        barrier.wait()
+        got[i] = program(x=inputs[i])["a1"]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, expected in enumerate(want):
+        np.testing.assert_array_equal(got[i], expected)
+
+
 def test_collector_is_restored_by_the_last_one_out() -> None:
     assert gc.isenabled()
     first, second = quiet_collector(), quiet_collector()
@@ -160,6 +183,18 @@ def test_linalg_on_the_command_line(tmp_path: Path) -> None:
     flags = ["--chip", "test-16", "--policy", "basic", "--inputs", str(tmp_path / "in.npz")]
     assert elk(["run", str(path), *flags, "--expect", str(tmp_path / "out.npz")]) == 0
     assert elk(["verify", str(path), *flags, "--expect", str(tmp_path / "out.npz")]) == 0
+
+
+def test_linalg_in_northpole_out(tmp_path: Path) -> None:
+    path = tmp_path / "layer.mlir"
+    path.write_text(LINALG)
+    program = elk_ir.compile(path, chip="northpole-16", simulate=False)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((8, 32)).astype(np.float32)
+    b = rng.standard_normal(16).astype(np.float32)
+    want = x @ np.full((32, 16), 0.5, np.float32) + b
+    np.testing.assert_allclose(program(x=x, b=b)["out0"], want, rtol=1e-5)
+    assert "northpole.execute" in program.mlir("northpole")
 
 
 @pytest.mark.parametrize(
