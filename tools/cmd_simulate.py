@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elk_ir.errors import UsageError
@@ -11,6 +13,7 @@ from elk_ir.tools.elk_options import (
     add_compile_flags,
     add_json_flag,
     add_quantize_flags,
+    dims_of,
     print_json,
     program_from_args,
     progress,
@@ -44,6 +47,14 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="with --json: utilisations and SRAM in use over time, in N equal steps",
     )
+    parser.add_argument(
+        "--report", metavar="R.html", help="write a page with pictures, for any browser, offline"
+    )
+    parser.add_argument(
+        "--report-policies",
+        metavar="A,B,…",
+        help="with --report of a model: these policies side by side, each compiled for it",
+    )
     add_compile_flags(parser, chip_required=False)
     add_quantize_flags(parser)
     add_json_flag(parser)
@@ -55,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.bins < 0:
         raise UsageError(f"--bins {args.bins}: must not be negative")
+    _check_policies(args)
     with progress() as say:
         program = program_from_args(args, say, None)
         if program.target_name == "northpole":
@@ -64,11 +76,44 @@ def run(args: argparse.Namespace) -> int:
         if args.trace is not None:
             say("writing the trace")
             write_trace(result, args.trace, program=str(program.report.get("model", args.model)))
+        if args.report is not None:
+            _write_report(args, program, say)
     if args.json:
         print_json(_json(args, program, result, ideal))
     else:
         sys.stdout.write(_text(args, program, result, ideal))
     return 0
+
+
+def _check_policies(args: argparse.Namespace) -> None:
+    if args.report_policies is None:
+        return
+    if args.report is None:
+        raise UsageError("--report-policies is for --report")
+    if Path(args.model).is_dir():
+        raise UsageError("--report-policies compiles: give the model, not a folder")
+
+
+def _write_report(args: argparse.Namespace, program: Program, say: Callable[[str], None]) -> None:
+    """The HTML page, other policies on it if they are asked for."""
+    from elk_ir.report.data import report_data
+    from elk_ir.report.page import write_page
+
+    policies = None
+    if args.report_policies is not None:
+        from elk_ir.comparison import compare_policies
+
+        policies = compare_policies(
+            args.model,
+            chip=program.chip,
+            policies=args.report_policies.split(","),
+            dims=dims_of(args),
+            kv_capacity=args.kv_capacity,
+            time_budget_s=args.time_budget,
+            progress=say,
+        )
+    say("writing the report")
+    write_page(report_data(program, policies), args.report)
 
 
 def _cards(args: argparse.Namespace, program: Program) -> int:
@@ -77,6 +122,8 @@ def _cards(args: argparse.Namespace, program: Program) -> int:
     from elk_ir.targets.northpole.read import mapping_of
     from elk_ir.targets.northpole.timeline import write_trace
 
+    if args.report is not None:
+        raise UsageError("--report shows programs of the target ipu, not of cards")
     if args.bins:
         raise UsageError("--bins: an appliance of cards has no utilisation over time")
     mapping = mapping_of(program.target)
@@ -108,7 +155,11 @@ def _decoding(program: Program, result: SimResult) -> dict[str, float]:
     tokens = program.report.get("tokens_per_run")
     if not isinstance(tokens, int) or result.time_s <= 0:
         return {}
-    return {"tokens_per_s": tokens / result.time_s, "latency_per_token_s": result.time_s}
+    return {
+        "tokens_per_s": tokens / result.time_s,
+        "latency_per_token_s": result.time_s,
+        "energy_per_token_j": result.energy_j / tokens,
+    }
 
 
 def _json(
@@ -152,18 +203,25 @@ def _text(args: argparse.Namespace, program: Program, result: SimResult, ideal: 
         f"  SRAM             {result.sram_peak_bytes:,} of {result.sram_capacity_bytes:,}"
         " bytes a core",
         f"  energy           {result.energy_j:.4g} J",
-        *(f"  {k:<15}  {_seconds(v)} a token" for k, v in _latency(program, result)),
+        *_per_token(program, result),
         "",
     ]
     lines.append(_operators(result))
     if args.trace is not None:
         lines.append(f"trace written to {args.trace}")
+    if args.report is not None:
+        lines.append(f"report written to {args.report}")
     return "\n".join(lines) + "\n"
 
 
-def _latency(program: Program, result: SimResult) -> list[tuple[str, float]]:
+def _per_token(program: Program, result: SimResult) -> list[str]:
     found = _decoding(program, result)
-    return [("latency", found["latency_per_token_s"])] if found else []
+    if not found:
+        return []
+    return [
+        f"  {'latency':<15}  {_seconds(found['latency_per_token_s'])} a token",
+        f"  {'':<15}  {found['energy_per_token_j']:.4g} J a token",
+    ]
 
 
 def _operators(result: SimResult) -> str:
