@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -176,7 +177,7 @@ class Core:
     """An operator on all cores that have a part of it; what depends on its plan is derived once."""
 
     def __init__(self, op: northpole.ExecuteOp, ways: int) -> None:
-        self.op, self.ways = op, ways
+        self.ways = ways
         self.s: Sharding = shard(op)
         self.operator: Operator = self.s.op
         self.kernel = KERNELS[self.operator.kind]
@@ -247,6 +248,17 @@ class Core:
         for r in range(1, s.ways):
             merged = self.kernel.combine(operator, merged, [g[:, r] for g in gathered])
         return merged
+
+
+_CORES: WeakKeyDictionary[northpole.ExecuteOp, Core] = WeakKeyDictionary()
+
+
+def core_of(op: northpole.ExecuteOp, ways: int) -> Core:
+    """The operator on the cores of its block's `ways` cards; one for all layers and appliances."""
+    found = _CORES.get(op)
+    if found is None or found.ways != ways:
+        found = _CORES[op] = Core(op, ways)
+    return found
 
 
 def _filled(block: np.ndarray, mask: np.ndarray, neutral: float | None) -> np.ndarray:

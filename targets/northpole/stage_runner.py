@@ -24,6 +24,7 @@ from elk_ir.targets.northpole.cores import (
     Spread,
     Traffic,
     buffered,
+    core_of,
     move,
     whole_layout,
     zeros,
@@ -74,7 +75,6 @@ class StageRunner:
         self.ways = len(op.cards)
         self.traffic = Traffic()
         self._blocks = blocks
-        self._cores: dict[northpole.ExecuteOp, Core] = {}
         self._weights: dict[tuple[str, int, Layout, Place], Spread] = {}
         self._caches: dict[tuple[str, int, int], _Cache] = {}
         self._states = self._find_states()
@@ -91,9 +91,7 @@ class StageRunner:
         ]
 
     def _core(self, op: northpole.ExecuteOp) -> Core:
-        if op not in self._cores:
-            self._cores[op] = Core(op, self.ways)
-        return self._cores[op]
+        return core_of(op, self.ways)
 
     def place(self) -> None:
         """Put every weight on the cores that multiply with it."""
