@@ -24,17 +24,8 @@ from xdsl.dialects.linalg.abstract_ops import (
     NamedOperation,
     PoolingOperation,
 )
-from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import BroadcastOp, FillOp, IndexOp, MatmulOp, ReduceOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineMap,
-)
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -56,6 +47,7 @@ from elk_ir.passes.linalg_bodies import (
     scalar_dtype,
     translate,
 )
+from elk_ir.passes.linalg_structure import Structure, identity, structure_of
 from elk_ir.passes.onnx_lowerings import moves
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
@@ -66,7 +58,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     static_type,
 )
 from elk_ir.passes.onnx_lowerings.products import contract
-from elk_ir.plan.domain import AxisExpr, Dim, DimKind
+from elk_ir.plan.domain import AxisExpr
 
 _COMBINERS = {
     "arith.addf": Combiner.SUM, "arith.addi": Combiner.SUM, "arith.andi": Combiner.MIN,
@@ -160,32 +152,6 @@ def _name(op: Operation) -> None:
 
 
 _StandIn = UnrealizedConversionCastOp
-
-
-@dataclass(frozen=True)
-class _Structure:
-    """A structured operation: extents and kinds of its loops, and a map per operand and output."""
-
-    extents: tuple[int, ...]
-    reductions: frozenset[int]
-    reads: tuple[Map, ...]
-    writes: tuple[Map, ...]
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The dimensions; a reduction that shares an axis with another loop is a window, which
-        stays inside a core."""
-        windows = {d for m in self.reads for a in m if len(a.terms) > 1 for d, _ in a.terms}
-        return tuple(
-            Dim(f"d{i}", n, _kind(i in self.reductions, i in windows))
-            for i, n in enumerate(self.extents)
-        )
-
-
-def _kind(reduced: bool, window: bool) -> DimKind:
-    if not reduced:
-        return DimKind.PARALLEL
-    return DimKind.LOCAL if window else DimKind.REDUCTION
 
 
 class _Lowering:
@@ -300,16 +266,16 @@ class _Lowering:
         assert isinstance(op, BroadcastOp)
         value, added = self.tensor(op.input), set(op.dimensions.get_values())
         shape, dtype = static_type(op.results[0].type)
-        write = _identity(len(shape))
+        write = identity(len(shape))
         read = tuple(axis for d, axis in enumerate(write) if d not in added)
-        structure = _Structure(shape, frozenset(), (read,), (write,))
+        structure = Structure(shape, frozenset(), (read,), (write,))
         return self.map(structure, [value], Body(1, (), (0,)), [tensor_type(shape, dtype)])[0]
 
     # ------------------------------------------------------------------ structured operations
 
     def map(
         self,
-        structure: _Structure,
+        structure: Structure,
         operands: Sequence[SSAValue],
         body: Body,
         types: Sequence[TensorType],
@@ -329,16 +295,16 @@ class _Lowering:
         assert isinstance(op, ReduceOp)
         gone = frozenset(op.dimensions.get_values())
         shape, _ = static_type(op.input.type)
-        read = _identity(len(shape))
+        read = identity(len(shape))
         write = tuple(axis for d, axis in enumerate(read) if d not in gone)
-        structure = _Structure(shape, gone, (read,), (write,))
+        structure = Structure(shape, gone, (read,), (write,))
         return self.combined(structure, [op.input], op.init, op.region.block, op.results[0])
 
     def structured(self, op: LinalgStructuredOperation) -> Sequence[SSAValue]:
         """A linalg operation with maps, iterators and a region."""
         if not op.res:
             raise Unsupported("it works on buffers (memref); hand in linalg on tensors")
-        structure = _structure(op)
+        structure = structure_of(op)
         inputs, outputs = list(op.inputs), list(op.outputs)
         if not structure.reductions:
             return self.pointwise(op, structure)
@@ -350,7 +316,7 @@ class _Lowering:
             raise Unsupported("no lowering for this operation")
         if isinstance(op, PoolingOperation):
             # The second input is the window, of which only the shape counts.
-            structure = _Structure(
+            structure = Structure(
                 structure.extents, structure.reductions, structure.reads[:1], structure.writes
             )
             values = [self.tensor(inputs[0])]
@@ -358,7 +324,7 @@ class _Lowering:
         return [self.combined(structure, inputs, outputs[0], op.body.block, op.res[0])]
 
     def body(
-        self, structure: _Structure, operands: Sequence[SSAValue], block: Block, stop: Operation
+        self, structure: Structure, operands: Sequence[SSAValue], block: Block, stop: Operation
     ) -> tuple[BodyBuilder, list[SSAValue], list[Map], dict[SSAValue, Scalar]]:
         """A region as a body, up to `stop`: its builder, the values it reads and how, and what it
         computes. `operands` stand for the first block arguments; those filled with one number
@@ -386,7 +352,7 @@ class _Lowering:
                 env[block.args[i]] = b.const(number, scalar_dtype(block.args[i].type))
         return b, given, maps, translate(b, block, env, self.numbers, stop)
 
-    def pointwise(self, op: LinalgStructuredOperation, structure: _Structure) -> Sequence[SSAValue]:
+    def pointwise(self, op: LinalgStructuredOperation, structure: Structure) -> Sequence[SSAValue]:
         """An operation without reductions: one map; an output that its region reads is read."""
         block = op.body.block
         last = block.last_op
@@ -395,12 +361,12 @@ class _Lowering:
         b, given, maps, env = self.body(structure, operands, block, last)
         yielded = [env[v] for v in last.operands]
         types = [tensor_type(*static_type(r.type)) for r in op.res]
-        structure = _Structure(structure.extents, frozenset(), tuple(maps), structure.writes)
+        structure = Structure(structure.extents, frozenset(), tuple(maps), structure.writes)
         return self.map(structure, given, b.finish(*yielded), types)
 
     def combined(
         self,
-        structure: _Structure,
+        structure: Structure,
         inputs: Sequence[SSAValue],
         init: SSAValue,
         block: Block,
@@ -428,7 +394,7 @@ class _Lowering:
             picked = [inputs[i] for i in factors]
             if not any(v in self.numbers for v in picked):
                 reads = tuple(structure.reads[i] for i in factors)
-                narrowed = _Structure(
+                narrowed = Structure(
                     structure.extents, structure.reductions, reads, structure.writes
                 )
                 return self.product(narrowed, picked, init, result)
@@ -436,28 +402,28 @@ class _Lowering:
             value, read = self.tensor(inputs[inner.index]), structure.reads[inner.index]
         else:
             value, read = self.inner(structure, inputs, block, root, inner)
-        structure = _Structure(structure.extents, structure.reductions, (read,), structure.writes)
+        structure = Structure(structure.extents, structure.reductions, (read,), structure.writes)
         return self.reduction(structure, [value], combiner, init, result)
 
     def inner(
         self,
-        structure: _Structure,
+        structure: Structure,
         inputs: Sequence[SSAValue],
         block: Block,
         root: Operation,
         inner: SSAValue,
     ) -> tuple[SSAValue, Map]:
         """What a reduction combines, computed at every point of the loops."""
-        outer = _Structure(structure.extents, frozenset(), structure.reads, ())
+        outer = Structure(structure.extents, frozenset(), structure.reads, ())
         b, given, maps, env = self.body(outer, inputs, block, root)
-        write = _identity(len(structure.extents))
+        write = identity(len(structure.extents))
         dtype = scalar_dtype(inner.type)
-        full = _Structure(structure.extents, frozenset(), tuple(maps), (write,))
+        full = Structure(structure.extents, frozenset(), tuple(maps), (write,))
         type_ = tensor_type(structure.extents, dtype)
         return self.map(full, given, b.finish(env[inner]), [type_])[0], write
 
     def product(
-        self, structure: _Structure, factors: Sequence[SSAValue], init: SSAValue, result: SSAValue
+        self, structure: Structure, factors: Sequence[SSAValue], init: SSAValue, result: SSAValue
     ) -> SSAValue:
         """A `te.contract`; an initial value that is not zero is added in its epilogue."""
         values = [self.tensor(v) for v in factors]
@@ -473,7 +439,7 @@ class _Lowering:
 
     def reduction(
         self,
-        structure: _Structure,
+        structure: Structure,
         values: Sequence[SSAValue],
         combiner: Combiner,
         init: SSAValue,
@@ -539,59 +505,6 @@ def _factors(value: SSAValue, block: Block) -> list[int] | None:
         return None
     left, right = (_factors(v, block) for v in op.operands)
     return None if left is None or right is None else [*left, *right]
-
-
-def _identity(rank: int) -> Map:
-    return tuple(AxisExpr(((d, 1),)) for d in range(rank))
-
-
-def _structure(op: LinalgStructuredOperation) -> _Structure:
-    """Loops and maps of an operation. Raises Unsupported for maps that te does not have."""
-    kinds = [a.data for a in op.get_iterator_types()]
-    if IteratorType.WINDOW in kinds:
-        raise Unsupported("a window iterator")
-    maps = [_map(a.data) for a in op.get_indexing_maps()]
-    reductions = frozenset(d for d, kind in enumerate(kinds) if kind is IteratorType.REDUCTION)
-    extents: list[int | None] = [None] * len(kinds)
-    for value, axes in zip(op.operands, maps, strict=True):
-        if not isinstance(value.type, TensorType):
-            continue
-        shape, _ = static_type(value.type)
-        for axis, extent in zip(axes, shape, strict=True):
-            if axis.simple_dim is not None:
-                extents[axis.simple_dim] = extent
-    known = tuple(n for n in extents if n is not None)
-    if len(known) != len(extents):
-        raise Unsupported("a loop whose extent no operand tells")
-    writes = maps[len(op.inputs) :]
-    parallel = frozenset(range(len(kinds))) - reductions
-    for axes in writes:
-        written = [axis.simple_dim for axis in axes if axis.terms]
-        if None in written or set(written) != parallel or len(written) != len(parallel):
-            raise Unsupported("an output that is not indexed once by each parallel loop")
-    return _Structure(known, reductions, tuple(maps[: len(op.inputs)]), tuple(writes))
-
-
-def _map(map_: AffineMap) -> Map:
-    return tuple(_axis(e) for e in map_.results)
-
-
-def _axis(expr: AffineExpr) -> AxisExpr:
-    """An affine expression as a sum of multiples of loops. Raises Unsupported for others."""
-    match expr:
-        case AffineDimExpr():
-            return AxisExpr(((expr.position, 1),))
-        case AffineConstantExpr():
-            return AxisExpr((), expr.value)
-        case AffineBinaryOpExpr(kind=AffineBinaryOpKind.Add):
-            return total(_axis(expr.lhs), _axis(expr.rhs))
-        case AffineBinaryOpExpr(kind=AffineBinaryOpKind.Mul):
-            left, right = _axis(expr.lhs), _axis(expr.rhs)
-            if left.terms and right.terms:
-                raise Unsupported(f"the index {expr} is not a sum of multiples of loops")
-            return scaled(left, right.offset) if left.terms else scaled(right, left.offset)
-        case _:
-            raise Unsupported(f"the index {expr} is not a sum of multiples of loops")
 
 
 def _untensored(op: Operation, numbers: Mapping[SSAValue, Number]) -> str:
