@@ -108,7 +108,9 @@ def _cell(node: Node, gates: int, defaults: Names) -> Cell:
     reverse = _DIRECTIONS[direction]
     if steps * len(reverse) > MAX_STEPS:
         raise Unsupported(f"{steps * len(reverse)} steps are more than are unrolled ({MAX_STEPS})")
+    # The schema's own default is one for two directions.
     names = list(node.attr("activations") or defaults * len(reverse))
+    names = names[: len(defaults) * len(reverse)]
     # Parameters are listed for those functions only that have them.
     alphas = list(node.attr("activation_alpha") or ())
     betas = list(node.attr("activation_beta") or ())

@@ -1,0 +1,127 @@
+"""Every file of ../shared/models/{tiny,pretrained,stream}, end to end on 64 cores.
+
+Outputs are those of the `.npz` beside a file; of onnxruntime without optimisations where REFERENCE
+says why; and, for the files whose weights or types onnxruntime does not take, each level of the
+compiler is compared with ONNX's evaluator instead, on weights made up from a seed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elk_ir.chips import load_chip
+from elk_ir.compiler import compile_model
+from elk_ir.numerics.compare import compare_outputs
+from elk_ir.numerics.tensors import check_inputs, read_npz
+from elk_ir.verify import verify_levels
+
+MODELS = Path(__file__).parent.parent.parent / "shared" / "models"
+
+REFERENCE = {
+    # The .npz beside these come from onnxruntime's optimised kernels, which are 1e-2 from what it
+    # computes when it runs the file's own operators.
+    "q_llama3gqa_decode_dyn_dynamo_int4qdq",
+    "q_llama3gqa_decode_static_legacy_qdq",
+}
+TOLERANCE = {
+    # onnxruntime with and without optimisations differ by 4e-3 of the largest element: the network
+    # takes logarithms of spectra and normalises them.
+    "basic_pitch": 5e-3,
+}
+ABSOLUTE = {
+    # A map of probabilities, all of them near 0 on this input: onnxruntime's sigmoid is 0 where the
+    # exact one is 1e-8.
+    "ch_PP-OCRv4_det_infer": 1e-6,
+}
+LIMITS = {
+    # All weights are equal, so the 1,000 logits are one number near 1e10, whose last bit is 1,024:
+    # the softmax shows the order in which each of the equal sums was added.
+    "light_squeezenet": "the softmax of rounding errors of 1e10",
+}
+SRAM_BYTES = {"tiny": None, "pretrained": 4 << 20, "stream": 4 << 20}
+"""SRAM of a core where 64 KiB are too little for one output row of an operator."""
+
+TOO_LARGE = {"swiglu_256_4096_14336"}
+"""172 M multiply-adds a row on the virtual machine: compiled only."""
+
+
+def files(folder: str) -> list[Path]:
+    """The models of a folder, sorted."""
+    return sorted((MODELS / folder).glob("*.onnx"))
+
+
+def arrays_of(path: Path) -> Path:
+    """The `.npz` beside a model, the first of several."""
+    own = [
+        p
+        for p in sorted(path.parent.glob(f"{path.stem}*.npz"))
+        if re.fullmatch(r"(_b\d+_p\d+)?", p.stem[len(path.stem) :])
+    ]
+    return own[0]
+
+
+def from_onnxruntime(path: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What onnxruntime computes without optimisations."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, given), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [*files("tiny"), *files("pretrained")], ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
+def test_numbers(path: Path) -> None:
+    """The framework's numbers."""
+    if path.stem in LIMITS:
+        pytest.skip(LIMITS[path.stem])
+    data = arrays_of(path)
+    given, expected = read_npz(data, "in/"), read_npz(data, "out/")
+    if path.stem in REFERENCE:
+        expected = from_onnxruntime(path, given)
+    chip = load_chip("test-64")
+    sram = SRAM_BYTES[path.parent.name]
+    program = compile_model(
+        path,
+        chip=chip if sram is None else replace(chip, sram_per_core_bytes=sram),
+        policy="basic",
+        input_shapes={name: array.shape for name, array in given.items()},
+        simulate=False,
+    )
+    outputs = program.run(check_inputs(given, program.signature.inputs))
+    errors = compare_outputs(outputs, expected, precision=program.precision)
+    share = TOLERANCE.get(path.stem)
+    wrong = [
+        e for e in errors if not (e.ok if share is None else e.max_abs_error <= share * e.scale)
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", files("stream"), ids=lambda p: p.stem)
+def test_levels(path: Path) -> None:
+    """Every level agrees with ONNX's evaluator."""
+    chip = replace(load_chip("test-64"), sram_per_core_bytes=SRAM_BYTES["stream"])
+    if path.stem in TOO_LARGE:
+        assert compile_model(path, chip=chip, policy="basic", simulate=False).report
+        return
+    result = verify_levels(path, chip=chip, policy="basic", random_weights=0)
+    assert result.failed is None, result.failed
+
+
+def test_files_are_there() -> None:
+    """The list is not empty where the models are."""
+    if not MODELS.is_dir():
+        pytest.skip("needs ../shared/models")
+    assert len(files("tiny")) >= 60
+    assert len(files("pretrained")) >= 8
+    assert len(files("stream")) >= 6
