@@ -47,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
         "--policies", metavar="A,B,…", help=f"which policies (default: {','.join(DEFAULT)})"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search")
+    parser.add_argument(
+        "--objective", choices=("time", "energy"), default="time", help="what policies minimise"
+    )
     add_compile_flags(parser, chip_required=True)
     add_json_flag(parser)
 
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
     with progress() as say, quiet_collector():
         prepared = prepare(args.model, args.chip, dims_of(args), args.kv_capacity, say)
-        results = list(compare(prepared, names, args.time_budget, args.seed, say))
+        results = list(compare(prepared, names, args.time_budget, args.seed, say, args.objective))
     if args.json:
         print_json({"model": prepared.model, "chip": prepared.chip.name, "results": results})
     else:
@@ -132,14 +135,16 @@ def compare(
     time_budget_s: float | None = None,
     seed: int = 0,
     say: Say = lambda _: None,
+    objective: str = "time",
 ) -> Iterator[dict[str, Any]]:
-    """One result a policy, in the order given; a policy that fits in no way has only `error`."""
+    """One result a policy, in the order given; a policy that fits in no way has only `error`.
+    objective: time or energy."""
     from elk_ir.errors import CapacityError
 
     for name in names:
         say(name)
         try:
-            yield _result(prepared, name, time_budget_s, seed)
+            yield _result(prepared, name, time_budget_s, seed, objective == "energy")
         except CapacityError as error:
             yield {
                 "policy": name,
@@ -150,7 +155,7 @@ def compare(
 
 
 def _result(
-    prepared: Prepared, name: str, time_budget_s: float | None, seed: int
+    prepared: Prepared, name: str, time_budget_s: float | None, seed: int, energy: bool
 ) -> dict[str, Any]:
     from elk_ir.compiler import peak_rss_bytes
     from elk_ir.dialects.chip import ChipAttr
@@ -169,7 +174,7 @@ def _result(
         tables = Tables(chip, tables.cost, tables.known)
     effort = Effort(steps_of(time_budget_s), seed)
     scheduling = schedule_by_name(
-        module, name, effort=effort, tables=tables, solved=prepared.solved
+        module, name, energy=energy, effort=effort, tables=tables, solved=prepared.solved
     )
     if name == REFERENCE:
         cpu_s = time.process_time() - started
