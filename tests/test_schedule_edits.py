@@ -152,6 +152,17 @@ def rule_of(error: Exception) -> str:
     return re.sub(r"[\d,]+", "n", line)[:90]
 
 
+def dominated(module: ModuleOp) -> bool:
+    """Whether every value of an operation is there before it: what no text spells otherwise."""
+    for op in module.walk():
+        for value in op.operands:
+            owner = value.owner
+            if isinstance(owner, Operation) and owner.parent is op.parent:
+                if not owner.is_before_in_block(op):
+                    return False
+    return True
+
+
 def edit(subject: Subject, generator: random.Random) -> None:
     """One edit, judged by the verifiers and by the numbers. Raises AssertionError if both the
     verifiers and the machine accept it and the numbers change."""
@@ -161,7 +172,7 @@ def edit(subject: Subject, generator: random.Random) -> None:
     module = (subject.icca if level == "icca" else subject.ipu).clone()
     if not edits[kind](module, generator):
         return
-    refused = ""
+    refused = "" if dominated(module) else "value before it is there"
     try:
         if level == "icca":
             IccaVerifyProgramPass().apply(context(), module)
