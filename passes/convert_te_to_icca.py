@@ -31,7 +31,7 @@ from elk_ir.dialects.te.ops import GatherOp, MapOp
 from elk_ir.dialects.te.structure import AppendOp, GlobalKind, GlobalOp, LoadOp
 from elk_ir.dialects.te.structure import RepeatOp as TeRepeatOp
 from elk_ir.dialects.te.structure import YieldOp as TeYieldOp
-from elk_ir.passes.icca_support import Inserted, build_execute, symbol
+from elk_ir.passes.icca_support import Inserted, build_execute, chip_of, symbol
 from elk_ir.plan.domain import AxisExpr
 
 
@@ -66,6 +66,7 @@ class _Converter:
     def __init__(self, module: ModuleOp, taken: set[str]):
         self.module = module
         self.taken = taken
+        self.has_hbm = chip_of(module).hbm is not None
         self.places: dict[SSAValue, Place] = {}
         self.globals: dict[str, HbmOp] = {}
         self.labels: dict[str, int] = {}
@@ -184,7 +185,8 @@ class _Converter:
 
     def gather_by_preload(self, op: GatherOp, target: Block) -> InHbm | None:
         """The rows of a table in HBM that an index picks along axis 0, where they are no more bytes
-        than the table. An index on chip (the experts that a router chose) goes to HBM first."""
+        than the table. An index on chip (the experts that a router chose) goes to HBM first;
+        without HBM the gather stays on chip."""
         table, index = self.places[op.ins[0]], self.places[op.ins[1]]
         if not isinstance(table, InHbm) or table.rows or isinstance(index, Grown):
             return None
@@ -200,12 +202,14 @@ class _Converter:
         assert isinstance(type_, TensorType)
         if result.axes[:rank] == picks.axes and result.shape[:rank] == picks.shape:
             if isinstance(index, SSAValue):
+                if not self.has_hbm:
+                    return None
                 name = self.spill(op, index, target)
                 return InHbm(table.name, type_, table.layer, name, op)
             if index.rows or index.layer is not None:
                 return None
             return InHbm(table.name, type_, table.layer, index.name, op)
-        if not isinstance(index, SSAValue) or rank != 1:
+        if not isinstance(index, SSAValue) or not self.has_hbm or rank != 1:
             return None
         # The rows lie along one axis, which the index's dimensions make up.
         dims = [axis.simple_dim for axis in picks.axes]

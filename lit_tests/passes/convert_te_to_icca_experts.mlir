@@ -1,4 +1,9 @@
 // RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16}' --print-debuginfo | filecheck %s
+// RUN: elk-opt %s -p 'convert-te-to-icca{chip=ipu-mk2}' | filecheck %s --check-prefix=RESIDENT
+
+// Without HBM there is nowhere to send an index to: all experts are on chip.
+// RESIDENT-NOT: icca.hbm scratch
+// RESIDENT-NOT: icca.store {{.*}}rows
 
 // A router picks experts on chip: their numbers go to HBM, and only those experts are preloaded.
 // Both gathers share one stored index; a table that is smaller than what is gathered is preloaded.
