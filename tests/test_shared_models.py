@@ -39,9 +39,10 @@ ABSOLUTE = {
     "ch_PP-OCRv4_det_infer": 1e-6,
 }
 LIMITS = {
-    # All weights are equal, so the 1,000 logits are one number near 1e10, whose last bit is 1,024:
-    # the softmax shows the order in which each of the equal sums was added.
-    "light_squeezenet": "the softmax of rounding errors of 1e10",
+    # All weights of a layer are equal, so the 1,000 logits are one and the same large number: the
+    # softmax shows in which order each of the equal sums was added, and nothing else.
+    "light_resnet50": "a softmax of equal, large numbers: it shows their rounding errors only",
+    "light_squeezenet": "a softmax of equal numbers near 1e10: it shows their rounding errors only",
 }
 SRAM_BYTES = {"tiny": None, "pretrained": 4 << 20, "stream": 4 << 20}
 """SRAM of a core where 64 KiB are too little for one output row of an operator."""
@@ -107,7 +108,9 @@ def test_numbers(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", files("stream"), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in files("stream") if p.stem != "attention_head"], ids=lambda p: p.stem
+)
 def test_levels(path: Path) -> None:
     """Every level agrees with ONNX's evaluator."""
     chip = replace(load_chip("test-64"), sram_per_core_bytes=SRAM_BYTES["stream"])
@@ -116,6 +119,32 @@ def test_levels(path: Path) -> None:
         return
     result = verify_levels(path, chip=chip, policy="basic", random_weights=0)
     assert result.failed is None, result.failed
+
+
+@pytest.mark.slow
+def test_attention_head() -> None:
+    """Against float32: ONNX's evaluator adds in bfloat16, and is further off than the program.
+
+    The weights are inputs and the scores are not scaled, so that standard normal numbers would give
+    scores near 4,000, whose bfloat16 neighbours are 16 away.
+    """
+    path = MODELS / "stream" / "attention_head.onnx"
+    if not path.exists():
+        pytest.skip("needs ../shared/models/stream")
+    chip = replace(load_chip("test-64"), sram_per_core_bytes=SRAM_BYTES["stream"])
+    program = compile_model(path, chip=chip, policy="basic", simulate=False)
+    rng = np.random.default_rng(0)
+    given = {
+        spec.name: rng.standard_normal(spec.shape).astype(np.float32)
+        * np.float32(1 if spec.name == "I" else 0.01)
+        for spec in program.signature.inputs
+    }
+    taken = check_inputs(given, program.signature.inputs)
+    x, wq, wk, wv = (taken[n].astype(np.float32) for n in ("I", "wQ", "wK", "wV"))
+    scores = np.exp((x @ wq) @ (x @ wk).T)
+    wanted = scores / scores.sum(-1, keepdims=True) @ (x @ wv)
+    got = program.run(taken)["Y"].astype(np.float32)
+    assert np.abs(got - wanted).max() <= 2e-2 * np.abs(wanted).max()
 
 
 def test_files_are_there() -> None:
