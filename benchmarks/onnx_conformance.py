@@ -4,8 +4,9 @@
         [--again | --new] [--budget-s SECONDS] [--results FILE] [--docs] [--list OUTCOME]
 
 Results are kept in a file, case by case; `--again` runs only what did not pass in it, `--new` what
-has no result (with the other selections: of those), `--docs` writes docs/operators.md from it, `--list` prints the cases
-with an outcome. Without a selection, and without --docs or --list, every case is run.
+has no result (with the other selections: of those). `--docs` writes docs/operators.md from it,
+`--list` prints the cases with an outcome. Without a selection, and without --docs or --list, every
+case is run.
 """
 
 from __future__ import annotations
