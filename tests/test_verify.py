@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from xdsl.passes import ModulePass
 from elk_ir.chips import load_chip
 from elk_ir.compiler import pipeline
 from elk_ir.dialects import icca, ipu
-from elk_ir.dialects.te import LoadOp
+from elk_ir.dialects.te import AppendOp, LoadOp
 from elk_ir.numerics.tensors import read_npz
 from elk_ir.passes.icca_support import tensor_of
 from elk_ir.verify import Verification, verify_levels
@@ -58,7 +59,8 @@ def names() -> list[str]:
 
 
 def swap_weights(module: ModuleOp) -> None:
-    """Two loads of the same type read each other's weight."""
+    """Two loads of the same type read each other's weight; where products are merged and no two
+    weights are of one type, keys go where values belong."""
     by_type: dict[object, LoadOp] = {}
     for op in module.walk():
         if not isinstance(op, LoadOp):
@@ -66,6 +68,11 @@ def swap_weights(module: ModuleOp) -> None:
         other = by_type.setdefault(op.result.type, op)
         if other.source != op.source and len(op.result.type.get_shape()) == 2:
             other.properties["source"], op.properties["source"] = op.source, other.source
+            return
+    appends = [op for op in module.walk() if isinstance(op, AppendOp)]
+    for one, other in pairwise(appends):
+        if one.state != other.state and one.result.type == other.result.type:
+            one.properties["state"], other.properties["state"] = other.state, one.state
             return
     raise AssertionError("nothing to break")
 

@@ -240,8 +240,8 @@ def _joblib(jobs: int) -> Runner:
 
 def _dask(address: str) -> Runner:
     try:
-        from distributed import Client, as_completed
-        from distributed.scheduler import KilledWorker
+        from distributed import Client, as_completed  # pyright: ignore[reportMissingImports]
+        from distributed.scheduler import KilledWorker  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ElkError(
             "--cluster needs Dask", hint="pip install 'elk-ir[cluster]', here and on the workers"
