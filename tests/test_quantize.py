@@ -195,6 +195,20 @@ def test_decoders_equal_a_model_written_by_hand_bit_by_bit(name: str, bits: int)
             )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [GRANITE, LLAMA])
+def test_cards_equal_a_model_written_by_hand_bit_by_bit(name: str) -> None:
+    """The same reference against the cores of an appliance."""
+    import elk_ir
+    from elk_ir.quantizer import Quantization
+
+    model = te(name, "w4a4")
+    (logits, _), _ = by_hand(name, model, 4)
+    wanted = Quantization("w4a4", calibration=model.inputs)
+    program = elk_ir.compile(TINY / f"{name}.onnx", chip="northpole-16", quantize=wanted)
+    np.testing.assert_array_equal(program.run(model.inputs)["logits"][:, 0], logits)
+
+
 # ---------------------------------------------------------------------- onnxruntime
 
 
