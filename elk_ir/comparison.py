@@ -22,13 +22,15 @@ def compare_policies(
     dims: Mapping[str, int] | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    objective: str | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """What each policy makes of a model: the entries of `results` in `elk compare --json`
     (docs/commands.md), in the order given. Exported as `elk_ir.compare_policies`.
 
-    policies: None for all of them and `ideal`. seed: of the search. The plans of the operators are
+    policies: None for all of them and `ideal`. objective: what they minimise, time (None: this) or
+    energy. seed: of the search. The plans of the operators are
     enumerated once; a policy that fits in no way has `error` in place of its times. Raises ElkError
     for an unknown policy and for what can't be compiled.
     """
@@ -43,4 +45,4 @@ def compare_policies(
     say = progress or (lambda _: None)
     with quiet_collector():
         prepared = prepare(str(model), resolve_chip(chip), dims or {}, kv_capacity, say)
-        return list(compare(prepared, list(names), time_budget_s, seed, say))
+        return list(compare(prepared, list(names), time_budget_s, seed, say, objective or "time"))

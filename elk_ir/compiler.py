@@ -76,6 +76,7 @@ def compile_model(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    objective: str | None = None,
     mapping: Mapping[str, str | int] | None = None,
     quantize: Quantization | None = None,
     simulate: bool = True,
@@ -91,6 +92,7 @@ def compile_model(
     dims, input_shapes: bind symbolic dimensions by name, or by the shapes of inputs.
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
     time_budget_s: how long to search for a better program; the best one so far is returned.
+    objective: what policies minimise: time (None: this) or energy.
     mapping: for northpole, options of `northpole-map-stages`: precision, cards, users, route.
     quantize: makes the products of the model products of integers (docs/quantization.md).
     simulate: whether the report says how long the program takes on the chip.
@@ -115,6 +117,7 @@ def compile_model(
             policy=policy,
             kv_capacity=kv_capacity,
             time_budget_s=time_budget_s,
+            objective=objective,
             mapping=mapping,
             source=entry,
         )
@@ -293,6 +296,7 @@ def pipeline(
     policy: str | None = None,
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
+    objective: str | None = None,
     mapping: Mapping[str, str | int] | None = None,
     source: str = "onnx",
 ) -> tuple[ModulePass, ...]:
@@ -315,14 +319,15 @@ def pipeline(
     passes = parse_passes(",".join(names), universe().all_passes, PIPELINES, origin="elk")
     if not backend.rolls_layers(chip):
         passes = tuple(p for p in passes if p.name != "te-roll-layers")
-    return tuple(_with_budget(each, time_budget_s) for each in passes)
+    wanted = {"time_budget_s": time_budget_s, "objective": objective}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return tuple(_with_options(each, given) for each in passes)
 
 
-def _with_budget(each: ModulePass, time_budget_s: float | None) -> ModulePass:
-    """The pass with a time budget, if it is one that searches."""
-    if time_budget_s is None or not any(f.name == "time_budget_s" for f in fields(each)):
-        return each
-    return replace(each, **{"time_budget_s": time_budget_s})
+def _with_options(each: ModulePass, given: Mapping[str, object]) -> ModulePass:
+    """The pass with those of the options given that it has."""
+    own = {f.name for f in fields(each)} & given.keys()
+    return replace(each, **{name: given[name] for name in own}) if own else each
 
 
 def split_at(

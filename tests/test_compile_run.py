@@ -223,6 +223,13 @@ def test_report(llama: elk_ir.Program) -> None:
     json.dumps(report, allow_nan=False)
 
 
+def test_energy_as_the_objective() -> None:
+    cheap = elk_ir.compile(LLAMA, chip="test-64", policy="elk-dyn", objective="energy")
+    quick = elk_ir.compile(LLAMA, chip="test-64", policy="elk-dyn")
+    assert cheap.report["energy_j"] < quick.report["energy_j"]
+    assert cheap.report["time_s"] >= quick.report["time_s"]
+
+
 def test_the_default_policy_is_named() -> None:
     program = elk_ir.compile(small_model(), chip="test-16")
     assert program.report["policy"] == DEFAULT_POLICY

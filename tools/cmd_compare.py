@@ -47,9 +47,6 @@ def add_parser(subparsers: Any) -> None:
         "--policies", metavar="A,B,…", help=f"which policies (default: {','.join(DEFAULT)})"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search")
-    parser.add_argument(
-        "--objective", choices=("time", "energy"), default="time", help="what policies minimise"
-    )
     add_compile_flags(parser, chip_required=True)
     add_json_flag(parser)
 
@@ -69,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
     with progress() as say, quiet_collector():
         prepared = prepare(args.model, args.chip, dims_of(args), args.kv_capacity, say)
-        results = list(compare(prepared, names, args.time_budget, args.seed, say, args.objective))
+        results = list(
+            compare(prepared, names, args.time_budget, args.seed, say, args.objective or "time")
+        )
     if args.json:
         print_json({"model": prepared.model, "chip": prepared.chip.name, "results": results})
     else:

@@ -110,6 +110,7 @@ def _write_report(args: argparse.Namespace, program: Program, say: Callable[[str
             dims=dims_of(args),
             kv_capacity=args.kv_capacity,
             time_budget_s=args.time_budget,
+            objective=args.objective,
             progress=say,
         )
     say("writing the report")

@@ -29,6 +29,7 @@ _COMPILE_FLAGS = (
     "dim",
     "kv_capacity",
     "time_budget",
+    "objective",
     "precision",
     "cards",
     "users",
@@ -71,6 +72,11 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         type=float,
         metavar="SECONDS",
         help="stop searching after this long and take the best program so far",
+    )
+    group.add_argument(
+        "--objective",
+        choices=("time", "energy"),
+        help="what the policies minimise (default: time)",
     )
 
     cards = parser.add_argument_group("mapping to NorthPole cards")
@@ -217,6 +223,7 @@ def compile_from_args(
         input_shapes=None if inputs is None else {n: a.shape for n, a in inputs.items()},
         kv_capacity=args.kv_capacity,
         time_budget_s=args.time_budget,
+        objective=args.objective,
         mapping=mapping_of(args),
         quantize=quantization_of(args),
         simulate=simulate,
