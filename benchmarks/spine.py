@@ -44,7 +44,7 @@ def main(emit: Callable[[str], None] = print) -> None:
             ("elk-opt --help", 0.5, [str(BIN / "elk-opt"), "--help"]),
             ("import elk_ir", 0.5, [sys.executable, "-c", "import elk_ir"]),
             ("elk compile --policy basic", 5.0, [elk, *compiled, *basic]),
-            ("elk compile, default policy", 15.0, [elk, *compiled]),
+            ("elk compile, default policy", 5.0, [elk, *compiled]),
             ("elk run DIR, one decode step", 3.0, [elk, "run", folder, *inputs]),
             ("elk run MODEL --policy basic", 8.0, [elk, "run", str(MODEL), *chip, *inputs, *basic]),
         ]
