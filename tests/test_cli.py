@@ -190,13 +190,11 @@ def test_every_field_of_the_report_is_documented(compiled: Path) -> None:
 
 def test_imports_are_lazy() -> None:
     code = (
-        "import time, sys; t = time.process_time(); import elk_ir;"
+        "import sys, elk_ir;"
         "from elk_ir.tools.elk import build_parser; build_parser();"
-        "assert not {'onnx', 'numpy', 'xdsl', 'rich'} & set(sys.modules);"
-        "print(time.process_time() - t)"
+        "sys.exit(bool({'onnx', 'numpy', 'xdsl', 'rich'} & set(sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(out.stdout) < 0.5
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:

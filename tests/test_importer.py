@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +119,7 @@ BOUND = {"batch": 32, "past_sequence_length": 2047}
     ],
 )
 def test_full_size_graphs_import_without_their_weights(name: str, dims: dict[str, int]) -> None:
-    start = time.process_time()
     module = import_model(FULL / f"{name}.onnx", dims=dims)
-    assert time.process_time() - start < 10
     module.verify()
     weights = 0
     for op in module.walk():
