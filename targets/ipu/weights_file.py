@@ -100,7 +100,7 @@ def write_inputs(module: ModuleOp, inputs: Mapping[str, np.ndarray], path: Path 
     for spec in input_specs(module):
         if spec.name not in inputs:
             raise ElkError(f"input {spec.name!r} is missing: it is {spec}")
-        array = np.ascontiguousarray(inputs[spec.name])
+        array = np.asarray(inputs[spec.name], order="C")
         array = entering(*kept[spec.name], array)
         if array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
             raise ElkError(
