@@ -32,7 +32,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("what", PLANS)
-@pytest.mark.parametrize("chip", ["test-16", "test-64"])
+@pytest.mark.parametrize("chip", [pytest.param("test-16", marks=pytest.mark.slow), "test-64"])
 def test_numbers(what: str, chip: str) -> None:
     passes = list(pipeline(load_chip(chip), policy="basic"))
     at = [p.name for p in passes].index("icca-schedule")
