@@ -1,24 +1,29 @@
 """NorthPole: the fit, the held-out prediction, sensitivities, published facts and what-ifs.
 
-    python benchmarks/northpole_report.py
+    python benchmarks/northpole_report.py [--gpus FILE.toml]
 
-Pure arithmetic and a small simulation; about 10 s of CPU.
+Pure arithmetic and a small simulation; about 10 s of CPU. `--gpus` adds your own points of GPUs to
+those that are published (docs/targets/northpole.md).
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterator
 
 from elk_ir.chips import load_chip
+from elk_ir.errors import ElkError
+from elk_ir.northpole.gpus import compared_lines, load_gpus
 from elk_ir.northpole.mapping import map_network
 from elk_ir.northpole.network import parse_precision
 from elk_ir.northpole.pipeline import simulate
 from elk_ir.northpole.published import (
     CONTEXT,
-    GPU_FACTS,
     GRANITE_3B,
     TOKENS_PER_S,
     fitted_chip,
+    gpu_comparisons,
     held_out,
     implied_utilization,
     sensitivity,
@@ -39,8 +44,9 @@ SETTINGS = (
 )
 
 
-def lines() -> Iterator[str]:
-    """The report."""
+def lines(gpus: str | None = None) -> Iterator[str]:
+    """The report; `gpus` is a file with more points of GPUs."""
+    table = load_gpus(gpus)
     chip = load_chip("northpole-16")
     fitted = fitted_chip(chip)
     given, found = chip.northpole, fitted.northpole
@@ -93,9 +99,11 @@ def lines() -> Iterator[str]:
             f" token, links busy {run.link_utilization:.1%}, the host's share"
             f" {run.host_link_utilization:.1%}"
         )
-    yield "published comparisons"
-    for fact in GPU_FACTS:
-        yield f"  {fact.factor} times better {fact.metric} than {fact.gpu} at its {fact.at}"
+    yield "beside published GPUs (the same model; precisions differ)"
+    for ours, compared in gpu_comparisons(fitted, table):
+        yield from (f"  {line}" for line in compared_lines(ours, compared))
+    for gap in table.missing:
+        yield f"  not here: {gap.what}: {gap.why}"
     for bits in (8, 4):
         yield (
             f"ResNet-50 at the published rate takes {implied_utilization(chip, bits):.0%} of the"
@@ -103,6 +111,18 @@ def lines() -> Iterator[str]:
         )
 
 
+def main() -> int:
+    """Print the report."""
+    parser = argparse.ArgumentParser(description="NorthPole: fit, prediction, comparisons")
+    parser.add_argument("--gpus", metavar="FILE.toml", help="more points of GPUs")
+    try:
+        for line in lines(parser.parse_args().gpus):
+            print(line)
+    except ElkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    for line in lines():
-        print(line)
+    sys.exit(main())

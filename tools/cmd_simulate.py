@@ -21,6 +21,8 @@ from elk_ir.tools.elk_options import (
 )
 
 if TYPE_CHECKING:
+    from elk_ir.chips import Chip
+    from elk_ir.northpole.mapping import Mapping
     from elk_ir.program import Program
     from elk_ir.sim import SimResult
 
@@ -55,6 +57,11 @@ def add_parser(subparsers: Any) -> None:
         metavar="A,B,…",
         help="with --report of a model: these policies side by side, each compiled for it",
     )
+    parser.add_argument(
+        "--gpus",
+        metavar="FILE.toml|published",
+        help="of an appliance of cards: beside published figures of GPUs, and your own in a file",
+    )
     add_compile_flags(parser, chip_required=False)
     add_quantize_flags(parser)
     add_json_flag(parser)
@@ -62,15 +69,19 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulates and reports. Raises ElkError for what can't be compiled or loaded."""
+    from elk_ir.chips import load_chip
     from elk_ir.sim.trace import write_trace
 
     if args.bins < 0:
         raise UsageError(f"--bins {args.bins}: must not be negative")
     _check_policies(args)
+    if args.chip is not None:
+        _check_gpus(args, load_chip(args.chip))  # before anything is compiled
     with progress() as say:
         program = program_from_args(args, say, None)
         if program.target_name == "northpole":
             return _cards(args, program)
+        _check_gpus(args, program.chip)
         say("simulating")
         result, ideal = program.simulate(), program.simulate(program.chip.ideal())
         if args.trace is not None:
@@ -83,6 +94,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_text(args, program, result, ideal))
     return 0
+
+
+def _check_gpus(args: argparse.Namespace, chip: Chip) -> None:
+    if args.gpus is not None and chip.northpole is None:
+        raise UsageError(f"--gpus is for cards, this is a program for {chip.name}")
 
 
 def _check_policies(args: argparse.Namespace) -> None:
@@ -119,7 +135,7 @@ def _write_report(args: argparse.Namespace, program: Program, say: Callable[[str
 
 def _cards(args: argparse.Namespace, program: Program) -> int:
     """A pipeline of cards: what its stages do in a run, as text, JSON or trace."""
-    from elk_ir.northpole.report import stage_map_text
+    from elk_ir.northpole.report import has_state, stage_map_text
     from elk_ir.targets.northpole.read import mapping_of
     from elk_ir.targets.northpole.timeline import write_trace
 
@@ -128,15 +144,33 @@ def _cards(args: argparse.Namespace, program: Program) -> int:
     if args.bins:
         raise UsageError("--bins: an appliance of cards has no utilisation over time")
     mapping = mapping_of(program.target)
+    if args.gpus is not None and not has_state(mapping):
+        raise UsageError("--gpus compares tokens, and this graph generates none")
     if args.trace is not None:
         write_trace(mapping, args.trace)
+    gpus, lines = _beside_gpus(args, mapping)
     if args.json:
-        print_json(simulated_fields(program))
+        print_json(simulated_fields(program) | gpus)
         return 0
-    sys.stdout.write(stage_map_text(mapping))
+    sys.stdout.write("\n".join([stage_map_text(mapping), *lines]))
     if args.trace is not None:
         print(f"trace written to {args.trace}")
     return 0
+
+
+def _beside_gpus(args: argparse.Namespace, mapping: Mapping) -> tuple[dict[str, Any], list[str]]:
+    """The comparison with GPUs that `--gpus` asks for, as fields and as lines."""
+    from elk_ir.northpole.gpus import compare, compared_fields, compared_lines, load_gpus, row_of
+    from elk_ir.northpole.pipeline import simulate
+
+    if args.gpus is None:
+        return {}, []
+    table = load_gpus(None if args.gpus == "published" else args.gpus)
+    ours = row_of(mapping, simulate(mapping))
+    found = compare(ours, table.rows)
+    gaps = [{"what": m.what, "why": m.why} for m in table.missing]
+    lines = [*compared_lines(ours, found, table.missing), ""]
+    return {"gpus": compared_fields(found), "gpus_missing": gaps}, lines
 
 
 def simulated_fields(program: Program) -> dict[str, Any]:

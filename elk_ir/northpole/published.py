@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elk_ir.chips import Chip
+from elk_ir.northpole.gpus import Compared, GpuTable, Row, compare, row_of
 from elk_ir.northpole.mapping import map_network
 from elk_ir.northpole.network import Decoder, parse_precision
 from elk_ir.northpole.pipeline import fit_phase_overhead, simulate, with_chip
@@ -22,6 +23,12 @@ GRANITE_3B = Decoder("granite-3b", 14, 4096, 14336, 32, 8, 49152)
 GRANITE_8B = Decoder("granite-3.3-8b", 40, 4096, 12800, 32, 8, 49152)
 """Granite-3.3-8B with the layers, widths and heads of the 3.0 and 3.1 models of that size, whose
 configuration files are public; that of 3.3 was not seen."""
+
+LLAMA_7B = Decoder("llama-7b", 32, 4096, 11008, 32, 32, 32000)
+"""The model of most published GPU figures."""
+
+DECODERS = {d.name: d for d in (GRANITE_3B, GRANITE_8B, LLAMA_7B)}
+"""Models that exist as figures, by the name that points of GPUs have."""
 
 TOKENS_PER_S = 28_356.0
 """[hpec] the throughput that `phase_overhead_s` is fitted on."""
@@ -39,25 +46,6 @@ RESNET50_FRAMES_PER_S = 42_460.0
 
 RESNET50_MACS = 4.09e9
 """Multiply-adds of one 224 × 224 image."""
-
-
-@dataclass(frozen=True)
-class GpuFact:
-    """A published comparison: NorthPole is `factor` times better in `metric` than `gpu` at the
-    point of the GPU's own curve that `at` names."""
-
-    gpu: str
-    metric: str
-    factor: float
-    at: str
-    source: str
-
-
-GPU_FACTS = (
-    GpuFact("H100 (4 nm)", "tokens/s/W", 72.7, "lowest GPU latency", "HPEC 2024"),
-    GpuFact("L4 (5 nm)", "latency", 46.9, "best GPU energy efficiency", "HPEC 2024"),
-)
-"""The two ratios that [hpec] states; facts to print, not results of this model."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +74,8 @@ def held_out(
 ) -> HeldOut:
     """Granite-3.3-8B with 28 users on a third of the rack of [rack], 96 cards of `chip`.
 
-    The precision and the mapping are not known to us: w4a4 takes a card a layer; with an 8-bit
-    cache (w4a8) attention and MLP of a layer are on two cards.
+    The mapping is not known to us: w4a4 takes a card a layer; with an 8-bit cache (w4a8, which a
+    review of [rack] names as what it is about) attention and MLP of a layer are on two cards.
     """
     network = GRANITE_8B.network(CONTEXT)
     mapping = map_network(
@@ -188,6 +176,33 @@ def what_if(
             )
         )
     return tuple(rows)
+
+
+def gpu_comparisons(
+    chip: Chip, table: GpuTable, precision: str = "w4a4", cards: int = 64
+) -> tuple[tuple[Row, tuple[Compared, ...]], ...]:
+    """Each model and workload of `table` that is known here, mapped on up to `cards` cards of
+    `chip` and simulated, with the GPUs' points of the same beside it. The cards run `precision`,
+    the GPUs what their source says. Raises ElkError for a model that does not fit."""
+    groups: dict[tuple[str, int, float], list[Row]] = {}
+    for row in table.rows:
+        if row.model in DECODERS:
+            prompt = row.prompt_tokens or CONTEXT // 2
+            generated = row.generated_tokens or CONTEXT // 2
+            key = (row.model, prompt + generated, prompt / (prompt + generated))
+            groups.setdefault(key, []).append(row)
+    found: list[tuple[Row, tuple[Compared, ...]]] = []
+    for (model, context, share), rows in groups.items():
+        mapping = map_network(
+            DECODERS[model].network(context),
+            chip,
+            parse_precision(precision),
+            cards=cards,
+            assumptions=Assumptions(prompt_share=share),
+        )
+        ours = row_of(mapping, simulate(mapping))
+        found.append((ours, compare(ours, rows)))
+    return tuple(found)
 
 
 def implied_utilization(chip: Chip, bits: int) -> float:
