@@ -196,25 +196,37 @@ def scalar_costs(
     buffers = execute_buffers(op, plan, sources, (False,) * len(op.operands))
     cycles = 0.0
     # Distribution.
-    spread_bytes = 0
+    spread_bytes, kept = 0, 0
     for v, access in enumerate(op.operands):
         if sources[v] is not HBM or plan.preload[v] == plan.execute[v]:
             continue
         held = layout(s.execute_layout(v).elements, access.dtype)
         piece = layout(s.preload_layout(v).elements, access.dtype)
         pieces = prod(plan.preload[v]) // prod(plan.execute[v])
-        spread_bytes += held if access.phase is Phase.APPLY else min((pieces - 1) * piece, held)
+        moved = held if access.phase is Phase.APPLY else min((pieces - 1) * piece, held)
+        spread_bytes += moved
+        kept += min(piece, held - moved)
     if spread_bytes:
-        cycles += one(cost.exchange_cycles, spread_bytes) * span + 2 * sync
+        flow = one(cost.exchange_cycles, spread_bytes) * span
+        port = 2 * (spread_bytes + kept) / chip.local_bytes_per_cycle
+        cycles += max(flow, port) + 2 * sync
     # Rings.
     ring_bytes = 0
+    kept_dims = {d for t in op.stats for d in t.dims} | op.result_dims
+    blocks = prod(n for d, n in enumerate(s.rings) if d in kept_dims)
     if op.stats:
+        for i, stat in enumerate(op.stats):
+            whole = layout(s.stat_layout(i).elements, stat.dtype)
+            cycles += float(cost.fill_cycles(np.asarray([whole]))[0])
         step = float(cost.tile_cycles(op, np.asarray([s.block]))[0])
         cycles += s.steps * step
         for d in s.ring_order:
-            slab = sum(
+            slabs = [
                 slab_bytes(s, v, d) for v in range(len(op.operands)) if d in rotating_dims(s, v)
-            )
+            ]
+            slab = sum(slabs)
+            copies = sum(float(cost.copy_cycles(np.asarray([b]))[0]) for b in slabs)
+            cycles += shift_count(s, d) * copies
             ring_bytes += shift_count(s, d) * slab
             shift = float(cost.shift_cycles(np.asarray([slab]))[0]) * span
             if chip.exchange_overlaps_compute:
@@ -230,12 +242,14 @@ def scalar_costs(
             e * (s.ways - 1) * dtype_of(t.dtype).itemsize
             for e, t in zip(merged, op.stats, strict=True)
         )
-        cycles += one(cost.exchange_cycles, reduction) * span + 2 * sync
-        ways, elements = np.asarray([s.ways]), np.asarray([sum(merged)])
-        cycles += float(cost.combine_cycles(op, ways, elements)[0])
-    # Apply, over the piece that the reduction leaves.
+        own = sum(e * dtype_of(t.dtype).itemsize for e, t in zip(merged, op.stats, strict=True))
+        flow = one(cost.exchange_cycles, reduction) * span
+        cycles += max(flow, 2 * (reduction + own) / chip.local_bytes_per_cycle) + 2 * sync
+        ways, elements = np.asarray([s.ways]), np.asarray([sum(merged) // blocks])
+        cycles += blocks * float(cost.combine_cycles(op, ways, elements)[0])
+    # Apply, block by block of the piece that the reduction leaves.
     box = apply_box(s)
-    cycles += float(cost.apply_cycles(op, np.asarray([box]))[0])
+    cycles += blocks * float(cost.apply_cycles(op, np.asarray([box]))[0])
     preload = sum(b.size_bytes for b in buffers if b.role == "preload")
     return cycles, peak_bytes(buffers), spread_bytes + ring_bytes + reduction, preload
 
@@ -252,7 +266,7 @@ def apply_box(s: Sharding) -> list[int]:
     box = []
     for d, axis in enumerate(s.apply_layout().axes):
         whole = d in s.op.reductions and not s.op.broadcasts_back
-        box.append(1 if whole else axis.slots * axis.block)
+        box.append(1 if whole else axis.block)
     return box
 
 

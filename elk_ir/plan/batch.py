@@ -148,6 +148,11 @@ class Geometry:
             size = size + abs(k) * (self.tile[d] - 1)
         return size
 
+    def result_blocks(self) -> Column:
+        """Blocks into which rings cut the results, written one after another."""
+        kept = {d for stat in self.op.stats for d in stat.dims} | self.op.result_dims
+        return prod(self.rings[d] for d in sorted(kept))
+
     def held(self, v: int) -> Column:
         """Elements of operand v in execute-state."""
         access = self.op.operands[v]
@@ -215,6 +220,7 @@ class Machine:
     """What the costs of a plan depend on, of a chip: equal machines share fronts.
 
     span_factor: times an exchange's cycles on grids of more than `cores_per_chip` cores.
+    sram_bytes: a core's SRAM port, bytes a cycle.
     """
 
     cores: int
@@ -223,6 +229,7 @@ class Machine:
     overlaps: bool
     span_factor: float
     landing_counts: bool
+    sram_bytes: float
 
     @staticmethod
     def of(chip: Chip) -> Machine:
@@ -236,6 +243,7 @@ class Machine:
             overlaps=chip.exchange_overlaps_compute,
             span_factor=chip.network.exchange_span_factor,
             landing_counts=not multicast or chip.network.topology != "all-to-all",
+            sram_bytes=chip.local_bytes_per_cycle,
         )
 
 
@@ -272,17 +280,25 @@ def evaluate(
         local = cost.floor_cycles(op, tiles)
     else:
         local = cost.tile_cycles(op, tiles)
-    ring_total, compute, cycles = _ring(g, machine, cost, local, m.ring_bytes, factor)
+    ring_total, compute, cycles = _ring(g, machine, cost, local, m.slabs, factor)
     exchange = ring_total
-    for moved in (m.distribution, m.reduction):
+    for moved, own in (m.distribution, m.reduction):
         if moved is not None:
-            phase = cost.exchange_cycles(moved, moved) * factor + 2.0 * machine.sync_cycles
-            cycles = cycles + np.where(moved > 0, phase, 0.0)
+            # What comes, goes and is copied within the core passes its SRAM port.
+            port = 2.0 * (moved + own) / machine.sram_bytes
+            flow = np.maximum(cost.exchange_cycles(moved, moved) * factor, port)
+            cycles = cycles + np.where(moved > 0, flow + 2.0 * machine.sync_cycles, 0.0)
             exchange = exchange + moved
-    after = cost.apply_cycles(op, _columns(_apply_box(g), n))
+    # Results are written, and partial ones merged, block by block.
+    blocks = g.result_blocks()
+    after = blocks * cost.apply_cycles(op, _columns(_apply_box(g), n))
     if m.merged_elements is not None:
-        combined = cost.combine_cycles(op, g.ways, m.merged_elements)
-        after = after + np.where(split, combined, 0.0)
+        combined = cost.combine_cycles(op, g.ways, m.merged_elements // blocks)
+        if undecided.rings:  # smaller blocks may be aligned better, by a factor of two at most
+            combined = 0.5 * combined
+        after = after + np.where(split, blocks * combined, 0.0)
+    for size in m.statistics:
+        after = after + cost.fill_cycles(size)
     return Costs(
         execute_bytes=m.peak,
         preload_bytes=m.preload,
@@ -300,10 +316,14 @@ class _Memory:
 
     peak: np.ndarray
     preload: np.ndarray
-    ring_bytes: dict[int, np.ndarray]
-    distribution: np.ndarray | None
-    reduction: np.ndarray | None
+    slabs: dict[int, list[np.ndarray]]
+    """By ring dimension, what each operand shifts; 0 in rows where it does not rotate."""
+    distribution: tuple[np.ndarray | None, np.ndarray]
+    """Bytes into a core (None: in no row), and bytes that it copies from itself meanwhile."""
+    reduction: tuple[np.ndarray | None, np.ndarray]
     merged_elements: np.ndarray | None
+    statistics: list[np.ndarray]
+    """Buffers that are filled with neutral values."""
 
 
 def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memory:
@@ -311,7 +331,8 @@ def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memor
     phases: list[np.ndarray] = [np.zeros(n, dtype=np.int64) for _ in range(PHASES)]
     preload = np.zeros(n, dtype=np.int64)
     distribution: np.ndarray | None = None
-    ring_bytes: dict[int, np.ndarray] = {}
+    kept = np.zeros(n, dtype=np.int64)
+    slabs: dict[int, list[np.ndarray]] = {}
     for v, access in enumerate(op.operands):
         size = itemsize(access.dtype)
         elements = g.held(v)
@@ -337,6 +358,7 @@ def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memor
                 moved = np.minimum((q - 1) * piece, held)
             moved = np.where(cut, moved, 0)
             distribution = moved if distribution is None else distribution + moved
+            kept = kept + np.where(cut, np.minimum(piece, held - np.minimum(moved, held)), 0)
         else:
             if sources[v] is Source.HBM:
                 preload += held
@@ -345,17 +367,25 @@ def _memory(g: Geometry, sources: tuple[Source, ...], undecided: Open) -> _Memor
         for (u, d), x in batch.execute.items():
             if u == v:
                 slab = np.where(x > 1, aligned(ceil_div(held, g.window(v, d))), 0)
-                ring_bytes[d] = ring_bytes[d] + slab if d in ring_bytes else slab
+                slabs.setdefault(d, []).append(slab)
                 landing = np.maximum(landing, slab)
         if not undecided.rings:  # a finer ring of another operand would shrink what lands
             phases[ExecPhase.TILE] += landing
-    reduction, merged_elements = _statistics(g, phases)
+    reduction, own, merged_elements, statistics = _statistics(g, phases)
     for r in op.results:
         phases[ExecPhase.APPLY] += aligned(g.result(r) * itemsize(r.dtype))
     peak = phases[0]
     for phase in phases[1:]:
         peak = np.maximum(peak, phase)
-    return _Memory(peak, preload, ring_bytes, distribution, reduction, merged_elements)
+    return _Memory(
+        peak,
+        preload,
+        slabs,
+        (distribution, kept),
+        (reduction, own),
+        merged_elements,
+        statistics,
+    )
 
 
 def _least_piece(g: Geometry, v: int, rings_open: bool) -> Column:
@@ -366,16 +396,20 @@ def _least_piece(g: Geometry, v: int, rings_open: bool) -> Column:
 
 def _statistics(
     g: Geometry, phases: list[np.ndarray]
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Adds the statistics' buffers to `phases`; (bytes a reduction brings into a core, elements
-    that it merges), None where no row splits one."""
+) -> tuple[np.ndarray | None, np.ndarray, np.ndarray | None, list[np.ndarray]]:
+    """Adds the statistics' buffers to `phases`; (bytes a reduction brings into a core, bytes that
+    it copies within, elements that it merges, bytes of each whole statistic); the first and the
+    third are None where no row splits a reduction."""
     split = g.ways > 1
     any_split = bool(split.any())
     reduction = np.zeros(g.batch.size, dtype=np.int64)
     merged = np.zeros(g.batch.size, dtype=np.int64)
+    kept = np.zeros(g.batch.size, dtype=np.int64)
+    sizes: list[np.ndarray] = []
     for i, stat in enumerate(g.op.stats):
         item = itemsize(stat.dtype)
         size = aligned(g.statistic(i, scatter=False) * item)
+        sizes.append(np.broadcast_to(np.asarray(size), split.shape))
         _live(phases, size, ExecPhase.TILE, ExecPhase.EXCHANGE)
         if not any_split:
             _live(phases, size, ExecPhase.COMBINE, ExecPhase.APPLY)
@@ -388,7 +422,8 @@ def _statistics(
         phases[ExecPhase.COMBINE] += np.where(split, gathered + own, size)
         phases[ExecPhase.APPLY] += np.where(split, own, size)
         reduction += elements * (g.ways - 1) * item
-    return (reduction, merged) if any_split else (None, None)
+        kept += elements * item
+    return (reduction, kept, merged, sizes) if any_split else (None, kept, None, sizes)
 
 
 def _live(phases: list[np.ndarray], size: Column, first: int, last: int) -> None:
@@ -405,10 +440,11 @@ def _columns(extents: list[Column], n: int) -> np.ndarray:
 
 
 def _apply_box(g: Geometry) -> list[Column]:
-    """Extents over which a core runs `apply`: its iteration box, or the piece of it that a
-    scattered reduction leaves; reduction dimensions only where the result has them."""
+    """Extents over which a core runs `apply`, a block of the results: its iteration box, or the
+    piece of it that a scattered reduction leaves; reduction dimensions only where the result has
+    them."""
     return [
-        1 if d in g.op.reductions and not g.op.broadcasts_back else g.rings[d] * g.scattered(d)
+        1 if d in g.op.reductions and not g.op.broadcasts_back else g.scattered(d)
         for d in range(len(g.op.dims))
     ]
 
@@ -418,36 +454,42 @@ def _ring(
     machine: Machine,
     cost: CostModel,
     local: np.ndarray,
-    ring_bytes: dict[int, np.ndarray],
+    slabs: dict[int, list[np.ndarray]],
     factor: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(bytes shifted into a core, compute cycles, compute and shift cycles) of the ring steps.
 
-    Axes nest, the one that shifts most bytes outermost: level l shifts (steps of the outer ones)
-    x (n_l - 1) times.
+    What has landed is copied into place behind every shift. Axes nest, the one that shifts most
+    bytes outermost: level l shifts (steps of the outer ones) x (n_l - 1) times.
     """
     n = g.batch.size
-    if not ring_bytes:
+    if not slabs:
         return np.zeros(n, dtype=np.int64), local, local
-    dims = sorted(ring_bytes)
-    sizes = np.stack([ring_bytes[d] for d in dims])
+    dims = sorted(slabs)
+    sizes = np.stack([np.sum(slabs[d], axis=0) for d in dims])
+    copies = np.stack(
+        [sum(np.where(slab > 0, cost.copy_cycles(slab), 0.0) for slab in slabs[d]) for d in dims]
+    )
     steps = np.stack([np.broadcast_to(np.asarray(g.rings[d]), (n,)) for d in dims])
     order = np.argsort(-sizes, axis=0, kind="stable")
     sizes = np.take_along_axis(sizes, order, axis=0)
+    copies = np.take_along_axis(copies, order, axis=0)
     steps = np.take_along_axis(steps, order, axis=0)
     outer = np.ones(n, dtype=np.int64)
     total = np.zeros(n, dtype=np.int64)
     cycles = np.zeros(n)
-    for size, step in zip(sizes, steps, strict=True):
+    copied = np.zeros(n)
+    for size, copy, step in zip(sizes, copies, steps, strict=True):
         count = outer * (step - 1)
         total += count * size
+        copied += count * copy
         shift = cost.shift_cycles(size) * factor
         if machine.overlaps:
             cycles += count * (np.maximum(local, shift) + machine.sync_cycles)
         else:
             cycles += count * (local + shift + 2.0 * machine.sync_cycles)
         outer = outer * step
-    return total, outer * local, cycles + local
+    return total, outer * local + copied, cycles + local + copied
 
 
 def plan_at(op: Operator, batch: Batch, i: int) -> Plan:
