@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -18,6 +19,7 @@ from elk_ir.passes.icca_schedule_model import (
     resident_bytes,
     tables_of,
 )
+from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.passes.icca_timeline import timeline_of
 from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, Solved, policy
@@ -35,6 +37,11 @@ NEAR = 1.05
 
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
+
+
+SPILL_SHARES = (1.0, 0.7, 0.4, 0.2, 0.0)
+"""What tensors may take of the SRAM that an execute leaves free, tried in turn when a program does
+not fit: the first shares spill little, but only know the least that every execute needs."""
 
 
 def schedule_module(
@@ -97,9 +104,52 @@ def schedule_by_name(
 
     For `search`, which chooses by the scheduler's model, the other policies' programs are simulated
     beside its own and the fastest is kept: the model is off by up to 1 %, and where fragmentation
-    took room the search has begun again from other plans than they.
+    took room the search has begun again from other plans than they. A program that does not fit
+    is tried again with more and more of its tensors spilled to HBM (`icca-spill`). Raises
+    CapacityError, for the program as it was given.
     """
     tables = tables or tables_of(module)
+
+    def attempt(candidate: ModuleOp) -> Scheduling:
+        return _schedule_by_name(candidate, name, keep_plans, energy, effort, tables, solved)
+
+    try:
+        return attempt(module)
+    except CapacityError:
+        if chip_of(module).hbm is None or SPILLED in module.attributes:
+            raise
+        for candidate in _spilled(module):
+            try:
+                scheduling = attempt(candidate)
+            except CapacityError:
+                continue
+            _replace_body(module, candidate)
+            module.attributes |= candidate.attributes
+            return scheduling
+        raise
+
+
+def _spilled(module: ModuleOp) -> Iterator[ModuleOp]:
+    """Copies of a module in which ever more tensors wait in HBM."""
+    known = 0
+    for share in SPILL_SHARES:
+        candidate = module.clone()
+        count = spill(candidate, share)
+        if count > known:
+            known = count
+            yield candidate
+
+
+def _schedule_by_name(
+    module: ModuleOp,
+    name: str,
+    keep_plans: bool,
+    energy: bool,
+    effort: Effort | None,
+    tables: Tables,
+    solved: Solved | None,
+) -> Scheduling:
+    """`schedule_by_name` of a program as it is."""
     best = module.clone()
     solved = {} if solved is None else solved
     chosen = policy(name, energy=energy, effort=effort or Effort(), solved=solved)
