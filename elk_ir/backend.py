@@ -32,11 +32,13 @@ class ElkBackendRep(BackendRep):
     """A prepared model. Each set of input shapes is compiled once, on its first run.
 
     `program` is what the last run used; `specialised` names the inputs whose values it was compiled
-    for, because they determine shapes.
+    for, because they determine shapes; `host_nodes` says what of it runs on the host, and why.
     """
 
-    def __init__(self, model: ModelProto, chip: str | Chip, policy: str | None) -> None:
-        self.model, self.chip, self.policy = model, chip, policy
+    def __init__(
+        self, model: ModelProto, chip: str | Chip, policy: str | None, *, host: bool = True
+    ) -> None:
+        self.model, self.chip, self.policy, self.host = model, chip, policy, host
         self.program: Program | None = None
         self.specialised: tuple[str, ...] = ()
         self._programs: dict[object, tuple[Program, tuple[str, ...]]] = {}
@@ -58,6 +60,13 @@ class ElkBackendRep(BackendRep):
         outputs = program.run(given)
         results = [outputs[name] for name in self.output_names]
         return namedtupledict("Outputs", self.output_names)(*results)
+
+    @property
+    def host_nodes(self) -> list[dict[str, str]]:
+        """The nodes of `program` that run on the host: piece, node, operator, why."""
+        if self.program is None:
+            return []
+        return self.program.report.get("host", {}).get("why", [])
 
     def _named(self, inputs: Sequence[Any] | Mapping[str, Any] | np.ndarray) -> dict[str, Any]:
         if isinstance(inputs, np.ndarray):
@@ -91,7 +100,12 @@ class ElkBackendRep(BackendRep):
         from elk_ir.frontend.specialise import needed_values, specialise
 
         shapes = {name: array.shape for name, array in values.items()}
-        chosen = needed_values(self.model, values, lambda m: check_lowers(m, shapes))
+        try:
+            chosen = needed_values(self.model, values, lambda m: check_lowers(m, shapes))
+        except ElkError:
+            if not self.host:
+                raise
+            chosen = {}
         model = specialise(self.model, chosen) if chosen else self.model
         program = compile_model(
             model,
@@ -99,6 +113,7 @@ class ElkBackendRep(BackendRep):
             policy=self.policy,
             input_shapes={n: s for n, s in shapes.items() if n not in chosen},
             simulate=False,
+            host=self.host,
         )
         return program, tuple(chosen)
 
@@ -125,7 +140,7 @@ class ElkBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether `model` can be compiled for the shapes that it declares."""
+        """Whether `model` can be compiled for the shapes that it declares without a host part."""
         try:
             check_lowers(model, {})
         except ElkError:
@@ -140,9 +155,11 @@ class ElkBackend(Backend):
         *,
         chip: str | Chip | None = None,
         policy: str | None = None,
+        host: bool = True,
         **_kwargs: Any,
     ) -> ElkBackendRep:
-        """A model that can be run again and again. `chip` overrides that of the device.
+        """A model that can be run again and again. `chip` overrides that of the device; without
+        `host` nodes that the chip can't take are an error.
 
         Compilation takes place at the first run of each set of shapes. Raises ElkError for an
         unknown device.
@@ -151,7 +168,7 @@ class ElkBackend(Backend):
             chip = _chip_of(device)
             if chip is None:
                 raise UsageError(f"unknown device {device!r}", hint="use ELK or ELK:CHIP")
-        return ElkBackendRep(model, chip, policy)
+        return ElkBackendRep(model, chip, policy, host=host)
 
     @classmethod
     def run_model(

@@ -21,7 +21,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from elk_ir.errors import ElkError, ModelError
 from elk_ir.numerics.tensors import TensorSpec
-from elk_ir.target import find_target
+from elk_ir.target import Target, find_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -77,9 +77,11 @@ def compile_model(
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
     objective: str | None = None,
+    attention_chunks: int | None = None,
     mapping: Mapping[str, str | int] | None = None,
     quantize: Quantization | None = None,
     simulate: bool = True,
+    host: bool = True,
     progress: Report | None = None,
 ) -> Program:
     """Compile a model for a chip. Exported as `elk_ir.compile`.
@@ -93,9 +95,13 @@ def compile_model(
     kv_capacity: entries that a KV cache can hold (default: what this run needs).
     time_budget_s: how long to search for a better program; the best one so far is returned.
     objective: what policies minimise: time (None: this) or energy.
+    attention_chunks: into how many parts of the batch attention over a KV cache is cut, 1 for none
+    (None: as many as the chip's SRAM asks for, docs/scheduling.md).
     mapping: for northpole, options of `northpole-map-stages`: precision, cards, users, route.
     quantize: makes the products of the model products of integers (docs/quantization.md).
     simulate: whether the report says how long the program takes on the chip.
+    host: whether nodes that the chip can't take run on the host: the program is an
+    `elk_ir.hosted.HostedProgram` then (docs/onnx.md). False: they are an error.
     progress: called with a line about each step.
 
     Raises ElkError, with one message, when the model or the chip is no good or when the model does
@@ -118,6 +124,7 @@ def compile_model(
             kv_capacity=kv_capacity,
             time_budget_s=time_budget_s,
             objective=objective,
+            attention_chunks=attention_chunks,
             mapping=mapping,
             source=entry,
         )
@@ -135,35 +142,102 @@ def compile_model(
                 progress=progress,
             )
 
-        def after(done: ModulePass, module: ModuleOp) -> None:
-            if done.name == "convert-te-to-icca":
-                check_hbm(module, machine)
-
         front, back = split_at(passes, "convert-te-to-icca")
-        run_passes(ctx, module, front, model=source.name, progress=progress)
-        signature = signature_of(levels[entry])
-        levels["te"] = module.clone()
-        middle, last = split_at(back, backend.lowering[0])
-        run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
-        levels["icca"] = module.clone()
-        run_passes(ctx, module, last, model=source.name, progress=progress)
-        levels[backend.name] = module
-        if simulate and progress is not None:
-            progress("simulating")
-        report = backend.build_report(
-            levels["icca"],
-            module,
-            chip=machine,
-            model=source.name,
-            signature=signature,
-            dims=dims or {},
-            simulate=simulate,
-        )
-        report["compile_cpu_s"] = time.process_time() - started
-        report["compile_peak_rss_bytes"] = peak_rss_bytes()
-    return backend.program_class()(
-        levels=levels, report=report, chip=machine, source=source, signature=signature
+        try:
+            run_passes(ctx, module, front, model=source.name, progress=progress)
+        except ModelError as error:
+            if entry != "onnx" or not is_lowering_failure(error):
+                raise
+            if not host:
+                raise with_hint(error, "they may run on the host, which is switched off") from error
+            if quantize is not None:
+                raise with_hint(
+                    error, "a model that is quantised has no host part, on which they could run"
+                ) from error
+            from elk_ir.hosted import compile_hosted
+
+            program = compile_hosted(
+                levels[entry],
+                passes,
+                backend,
+                chip=machine,
+                source=source,
+                dims=dims or {},
+                simulate=simulate,
+                progress=progress,
+                failure=error,
+            )
+        else:
+            levels["te"] = module.clone()
+            program = lower_program(
+                module,
+                back,
+                backend,
+                levels=levels,
+                chip=machine,
+                source=source,
+                signature=signature_of(levels[entry]),
+                dims=dims or {},
+                simulate=simulate,
+                progress=progress,
+            )
+        program.report["compile_cpu_s"] = time.process_time() - started
+        program.report["compile_peak_rss_bytes"] = peak_rss_bytes()
+    return program
+
+
+def lower_program(
+    module: ModuleOp,
+    passes: Sequence[ModulePass],
+    backend: Target,
+    *,
+    levels: dict[str, ModuleOp],
+    chip: Chip,
+    source: Source,
+    signature: Signature,
+    dims: Mapping[str, int],
+    simulate: bool,
+    progress: Report | None,
+) -> Program:
+    """The program that `passes` make of a module of te; `levels` has the levels before, and is
+    completed. Raises ElkError as `compile_model` does."""
+
+    def after(done: ModulePass, module: ModuleOp) -> None:
+        if done.name == "convert-te-to-icca":
+            check_hbm(module, chip)
+
+    ctx = context()
+    middle, last = split_at(passes, backend.lowering[0])
+    run_passes(ctx, module, middle, model=source.name, progress=progress, after=after)
+    levels["icca"] = module.clone()
+    run_passes(ctx, module, last, model=source.name, progress=progress)
+    levels[backend.name] = module
+    if simulate and progress is not None:
+        progress("simulating")
+    report = backend.build_report(
+        levels["icca"],
+        module,
+        chip=chip,
+        model=source.name,
+        signature=signature,
+        dims=dims,
+        simulate=simulate,
     )
+    return backend.program_class()(
+        levels=levels, report=report, chip=chip, source=source, signature=signature
+    )
+
+
+def is_lowering_failure(error: ElkError) -> bool:
+    """Whether a pass gave up because nodes have no lowering to te."""
+    from elk_ir.passes.convert_onnx_to_te import LoweringFailure
+
+    return isinstance(error.__cause__, LoweringFailure)
+
+
+def with_hint(error: ElkError, hint: str) -> ModelError:
+    """The same failure with another hint."""
+    return ModelError(error.what, where=error.where, details=error.details, hint=hint)
 
 
 # ---------------------------------------------------------------------- what goes in
@@ -297,6 +371,7 @@ def pipeline(
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
     objective: str | None = None,
+    attention_chunks: int | None = None,
     mapping: Mapping[str, str | int] | None = None,
     source: str = "onnx",
 ) -> tuple[ModulePass, ...]:
@@ -315,11 +390,18 @@ def pipeline(
     names = [*_FRONT_ENDS[source], "te-pipeline"]
     if kv_capacity is not None:
         names.append(f"te-state-capacity{{entries={kv_capacity}}}")
+    if attention_chunks is not None and attention_chunks < 1:
+        raise ElkError(f"attention in {attention_chunks} chunks is none", hint="1 leaves it whole")
     names += backend.passes(chip, policy, mapping or {})
     passes = parse_passes(",".join(names), universe().all_passes, PIPELINES, origin="elk")
     if not backend.rolls_layers(chip):
         passes = tuple(p for p in passes if p.name != "te-roll-layers")
-    wanted = {"time_budget_s": time_budget_s, "objective": objective}
+    wanted = {
+        "time_budget_s": time_budget_s,
+        "objective": objective,
+        "chunks": attention_chunks,
+        "static": None if backend.updates_rows else False,
+    }
     given = {name: value for name, value in wanted.items() if value is not None}
     return tuple(_with_options(each, given) for each in passes)
 

@@ -19,7 +19,9 @@ the 16-core chip `test-16` with policy `basic` and run on its virtual machine.
 - **specialised**: the same, but inputs that determine shapes (the target of a Reshape, the axes of
   a reduction) were constants of the program; `elk_ir.backend` does that for short integer lists and
   single numbers when a model can't be compiled otherwise.
-- **unsupported**: a clean error that names the node. Nothing falls back to the host.
+- **host**: the expected outputs, but a part of the nodes (of most cases, the only one) ran on the
+  host; [below](#what-runs-on-the-host) is why.
+- **unsupported**: a clean error that names the node.
 - **timeout**, **wrong**, **crash**: defects.
 
 Tolerances are those of ONNX's runner; integers must be equal.
@@ -42,7 +44,11 @@ def operator_page(results: Sequence[Result]) -> str:
     for result in results:
         groups[result.operator].append(result)
     lines += _table("operator", [(_bold(o), groups[o]) for o in sorted(groups, key=str.lower)])
-    lines += ["", "## What is not supported", "", *_reasons(results), ""]
+    on_host = [r for r in results if r.outcome is Outcome.HOST]
+    if on_host:
+        lines += ["", "## What runs on the host", "", *_reasons(on_host)]
+    failed = [r for r in results if r.outcome not in (*PASSES, Outcome.HOST)]
+    lines += ["", "## What is not supported", "", *_reasons(failed), ""]
     large = sorted(r.case for r in results if r.large and r.outcome in PASSES)
     if large:
         lines += ["## Cases that need more SRAM than `test-16` has", ""]
@@ -77,8 +83,7 @@ def _table(head: str, rows: Sequence[tuple[str, Sequence[Result]]]) -> list[str]
 def _reasons(results: Sequence[Result]) -> list[str]:
     reasons: dict[tuple[str, str], int] = Counter()
     for result in results:
-        if result.outcome not in PASSES:
-            reasons[result.operator, _reason(result.operator, result.detail)] += 1
+        reasons[result.operator, _reason(result.operator, result.detail)] += 1
     lines = ["| operator | cases | why |", "|---|---:|---|"]
     for (operator, reason), count in sorted(reasons.items(), key=lambda i: i[0][0].lower()):
         lines.append(f"| {operator} | {count} | {reason} |")
@@ -89,7 +94,8 @@ def _reason(operator: str, detail: str) -> str:
     """The compiler's message without names of nodes and passes."""
     text = detail.split(" (in pass ")[0].split(" hint: ")[0]
     marker = "can't be lowered to te: "
-    if marker in text:
+    if marker in text or "nor run on the host: " in text:
+        marker = marker if marker in text else "nor run on the host: "
         # What follows is the node, the operator and the reason; names may hold colons themselves.
         text = text.split(marker, 1)[1].rsplit(f": {operator}: ", 1)[-1]
     return text.removeprefix("model.onnx: ").replace("|", "\\|")[:160]

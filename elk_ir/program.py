@@ -111,13 +111,15 @@ class Program:
         arrive as early or as late as allowed: the result is the same. Raises ElkError for wrong
         inputs, missing weights, and programs that break a rule of the machine.
         """
+        return self.run_with(self.weights(random_weights), inputs, landing=landing)
+
+    def run_with(
+        self, weights: WeightSource, inputs: Mapping[str, np.ndarray], *, landing: Landing = "late"
+    ) -> dict[str, np.ndarray]:
+        """`run` with weights from a source that several programs share."""
         taken = check_inputs(inputs, self.signature.inputs)
         outputs = find_target(self.target_name).run(
-            self.target,
-            taken,
-            chip=self.chip,
-            weights=self.weights(random_weights),
-            landing=landing,
+            self.target, taken, chip=self.chip, weights=weights, landing=landing
         )
         return shaped_outputs(outputs, self.signature)
 
@@ -183,24 +185,10 @@ class Program:
         report = {
             **self.report,
             "emit_failure": failure,
-            "weights_dir": self._weights_dir(folder),
+            "weights_dir": self.weights_dir(folder),
         }
-        files[REPORT_FILE] = json.dumps(report, indent=2, allow_nan=False) + "\n"
-        temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                temporary[name].write_text(text, encoding="utf-8")
-            for name, path in temporary.items():
-                path.replace(folder / name)
-        except OSError as error:
-            what = (error.strerror or str(error)).lower()
-            raise ElkError(f"cannot be written: {what}", where=str(folder)) from None
-        finally:
-            for path in temporary.values():
-                if path.parent.is_dir():
-                    path.unlink(missing_ok=True)
-        return folder
+        files[REPORT_FILE] = report_text(report)
+        return write_files(folder, files)
 
     def emitted(self) -> dict[str, str]:
         """The target as text for its own tools, by file name; empty if it has no emitter.
@@ -220,7 +208,7 @@ class Program:
             raise ElkError(str(error), where=name) from None
         return {file: stream.getvalue()}
 
-    def _weights_dir(self, folder: Path) -> str | None:
+    def weights_dir(self, folder: Path) -> str | None:
         """The way from `folder` to the model's folder, None if the model was in memory."""
         base = self.source.base_dir
         if base is None:
@@ -242,6 +230,10 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
 
     folder = Path(folder)
     report = _read_report(folder / REPORT_FILE)
+    if "host" in report:
+        from elk_ir.hosted import load_hosted
+
+        return load_hosted(folder, report, weights_dir=weights_dir)
     try:
         signature = signature_from_report(report)
         target_name, name = str(report["target"]), str(report["model"])
@@ -265,6 +257,31 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
         source=Source(name, base, {}),
         signature=signature,
     )
+
+
+def report_text(report: Mapping[str, Any]) -> str:
+    """A report as the text of its file."""
+    return json.dumps(report, indent=2, allow_nan=False) + "\n"
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write texts into a folder, which is made if need be: all appear complete, or none does.
+    Returns the folder. Raises ElkError when that fails."""
+    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            temporary[name].write_text(text, encoding="utf-8")
+        for name, path in temporary.items():
+            path.replace(folder / name)
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        raise ElkError(f"cannot be written: {what}", where=str(folder)) from None
+    finally:
+        for path in temporary.values():
+            if path.parent.is_dir():
+                path.unlink(missing_ok=True)
+    return folder
 
 
 def _read_report(path: Path) -> dict[str, Any]:

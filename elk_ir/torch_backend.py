@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_CHIP = "test-64"
 
 OPTIONS = frozenset(
-    {"chip", "target", "policy", "kv_capacity", "time_budget_s", "mapping", "quantize", "simulate"}
+    "chip target policy kv_capacity time_budget_s mapping quantize simulate host".split()
 )
 """Options that go to `elk_ir.compile`."""
 
@@ -68,7 +68,9 @@ def elk(
     if unknown:
         known = ", ".join(sorted((*OPTIONS, "on_program")))
         raise UsageError(f"unknown option {unknown[0]!r}", hint=f"the options are: {known}")
-    return _Compiled(graph, {"chip": DEFAULT_CHIP, "simulate": False, **given}, on_program)
+    return _Compiled(
+        graph, {"chip": DEFAULT_CHIP, "simulate": False, "host": False, **given}, on_program
+    )
 
 
 def backend(**options: Any) -> Callable[..., Graph]:

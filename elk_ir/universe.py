@@ -51,6 +51,7 @@ PASSES: dict[str, str] = {
     "northpole-verify-program": (
         "elk_ir.passes.northpole_verify_program:NorthpoleVerifyProgramPass"
     ),
+    "onnx-cut-host": "elk_ir.passes.onnx_cut_host:OnnxCutHostPass",
     "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
     "te-fold-quantization": "elk_ir.passes.te_fold_quantization:TeFoldQuantizationPass",

@@ -19,6 +19,10 @@ from elk_ir.passes.onnx_lowerings.context import Context
 from elk_ir.passes.onnx_lowerings.driver import lower_block
 
 
+class LoweringFailure(PassFailedException):
+    """Nodes have no lowering; they may run on the host (`onnx-cut-host`)."""
+
+
 @dataclass(frozen=True)
 class ConvertOnnxToTePass(ModulePass):
     """Lower every ONNX operator; report all that can't be, by node name, and then change nothing.
@@ -46,7 +50,7 @@ class ConvertOnnxToTePass(ModulePass):
                 converted.append((function, new, context))
         if errors:
             count = f"{len(errors)} node{'s' if len(errors) > 1 else ''}"
-            raise PassFailedException("\n  ".join([f"{count} can't be lowered to te:", *errors]))
+            raise LoweringFailure("\n  ".join([f"{count} can't be lowered to te:", *errors]))
         for old, new, context in converted:
             block = op.body.block
             block.insert_ops_before(list(context.globals.values()), old)

@@ -256,9 +256,11 @@ def test_unsupported_operators_are_all_named(elk: Any, tmp_path: Path) -> None:
     path = save_model(
         tmp_path / "u.onnx", nodes, outputs=("y", "z"), opsets={"": 21, "some.domain": 1}
     )
-    result = elk(*compile_args(path))
+    result = elk(*compile_args(path), "--no-host")
     refused(result, r"u\.onnx: 2 nodes can't be lowered", "first: NonZero")
     assert "second: some.domain:Unheard" in result.err
+    result = elk(*compile_args(path))
+    refused(result, r"1 node can be neither lowered to te nor run on the host", "second: some.dom")
 
 
 def test_operator_that_fits_in_no_plan(elk: Any, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_clean_errors() -> None:
     model = node_model("NonZero", {"x": (2, 3)}, {"y": None})
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     assert not backend.is_compatible(model)
-    prepared = backend.prepare(model, DEVICE)
+    prepared = backend.prepare(model, DEVICE, host=False)
     with pytest.raises(ElkError, match="static shape"):
         prepared.run([np.ones((2, 3), np.float32)])
     with pytest.raises(UsageError, match="2 inputs"):
@@ -298,11 +298,14 @@ def test_operator_page() -> None:
             Result("test_a", "Add", Outcome.PASS, core=True),
             Result("test_b", "Add", Outcome.SPECIALISED, core=True, large=True),
             Result("test_c", "Det", Outcome.UNSUPPORTED, f"{detail} (in pass convert-onnx-to-te)"),
+            Result("test_d", "Unique", Outcome.HOST, "Unique: the shape of its result"),
         ]
     )
-    assert "| core | 2 | 1 | 1 |  |" in page
-    assert "| all | 3 | 1 | 1 | 1 |" in page
-    assert "| **Add** | 2 | 1 | 1 |  |" in page
-    assert "| Det | 1 | no lowering for this operator |" in page
+    assert "| core | 2 | 1 | 1 |  |  |" in page
+    assert "| all | 4 | 1 | 1 | 1 | 1 |" in page
+    assert "| **Add** | 2 | 1 | 1 |  |  |" in page
+    on_host, refused = page.split("## What is not supported")
+    assert "| Unique | 1 | Unique: the shape of its result |" in on_host
+    assert "| Det | 1 | no lowering for this operator |" in refused
     assert "- `test_b`" in page
     assert (Path(__file__).parent.parent / "docs" / "operators.md").is_file()

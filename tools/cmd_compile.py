@@ -8,6 +8,7 @@ from typing import Any
 
 from elk_ir.tools.elk_options import (
     add_compile_flags,
+    add_host_flag,
     add_json_flag,
     add_quantize_flags,
     compile_from_args,
@@ -29,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", help="folder to write; made if need be")
     add_compile_flags(parser, chip_required=True)
     add_quantize_flags(parser)
+    add_host_flag(parser)
     add_json_flag(parser)
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from elk_ir.errors import UsageError
 from elk_ir.tools.elk_options import (
     add_compile_flags,
+    add_host_flag,
     add_input_flags,
     add_json_flag,
     add_quantize_flags,
     dims_of,
     given_inputs,
+    host_lines,
     inputs_for,
     mapping_of,
     print_json,
@@ -59,6 +61,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_compile_flags(parser, chip_required=False)
     add_quantize_flags(parser)
+    add_host_flag(parser)
     add_json_flag(parser)
 
 
@@ -172,6 +175,7 @@ def _text(
     head = (
         f"{report['model']} on {report['chip']} ({report['target']}),"
         f" scheduled by policy {report['policy']}\n"
+        + "".join(f"{line}\n" for line in host_lines(report))
     )
     if errors is None:
         rows = [

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from elk_ir.errors import UsageError
 from elk_ir.tools.elk_options import (
     add_compile_flags,
+    add_host_flag,
     add_json_flag,
     add_quantize_flags,
     dims_of,
+    host_lines,
     print_json,
     program_from_args,
     progress,
@@ -64,6 +66,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_compile_flags(parser, chip_required=False)
     add_quantize_flags(parser)
+    add_host_flag(parser)
     add_json_flag(parser)
 
 
@@ -200,7 +203,7 @@ def _decoding(program: Program, result: SimResult) -> dict[str, float]:
 def _json(
     args: argparse.Namespace, program: Program, result: SimResult, ideal: SimResult
 ) -> dict[str, Any]:
-    keys = ("model", "policy", "compile_cpu_s", "compile_peak_rss_bytes")
+    keys = ("model", "policy", "compile_cpu_s", "compile_peak_rss_bytes", "host")
     return {
         **{key: program.report[key] for key in keys if key in program.report},
         **result.to_json(bins=args.bins),
@@ -239,6 +242,7 @@ def _text(args: argparse.Namespace, program: Program, result: SimResult, ideal: 
         " bytes a core",
         f"  energy           {result.energy_j:.4g} J",
         *_per_token(program, result),
+        *host_lines(program.report),
         "",
     ]
     lines.append(_operators(result))

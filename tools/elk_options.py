@@ -37,6 +37,7 @@ _COMPILE_FLAGS = (
     "quantize",
     "calibrate",
     "activation_steps",
+    "no_host",
 )
 
 
@@ -113,6 +114,16 @@ def add_quantize_flags(parser: argparse.ArgumentParser) -> None:
         "--activation-steps",
         choices=("tensor", "token"),
         help="one step a tensor, or one a token, computed while the program runs (default: tensor)",
+    )
+
+
+def add_host_flag(parser: argparse.ArgumentParser) -> None:
+    """`--no-host`."""
+    parser.add_argument(
+        "--no-host",
+        action="store_true",
+        default=None,
+        help="refuse nodes that the chip can't take, which otherwise run on the host",
     )
 
 
@@ -227,6 +238,7 @@ def compile_from_args(
         mapping=mapping_of(args),
         quantize=quantization_of(args),
         simulate=simulate,
+        host=not getattr(args, "no_host", None),
         progress=say,
     )
 
@@ -319,6 +331,7 @@ def summary(report: Mapping[str, Any]) -> str:
         f"{report['model']} for {report['chip']} ({report['target']}),"
         f" scheduled by policy {report['policy']}",
         f"  operators      {len(operators):,} ({runs:,} executes in a run)",
+        *host_lines(report),
     ]
     # A target of an extension need not know these.
     if "sram_peak_bytes" in report:
@@ -329,16 +342,33 @@ def summary(report: Mapping[str, Any]) -> str:
     lines.append(f"  HBM            {report['hbm_footprint_bytes']:,} bytes held{moved}")
     if "time_s" in report:
         binding = max(report["bounds_s"], key=lambda name: report["bounds_s"][name])
-        lines.append(f"  time           {report['time_s']:.4g} s, simulated")
+        without = ", without what the host does" if "host" in report else ""
+        lines.append(f"  time           {report['time_s']:.4g} s, simulated{without}")
         lines.append(f"  lower bound    {report['lower_bound_s']:.4g} s ({binding})")
     if "tokens_per_s" in report:
         lines.append(f"  decoding       {report['tokens_per_s']:,.1f} tokens a second")
     for state in report["states"]:
         lines.append(
             f"  state          {state['name']}: {state['layers']} x {state['dtype']}"
-            f"{state['shape']}, {state['length']} of {state['capacity']} entries filled"
+            f"{state['shape']}, {state['length']} of {state['capacity']} entries filled,"
+            f" {state['written_bytes']:,} bytes written in a run"
         )
     return "\n".join(lines)
+
+
+_SHOWN_ON_HOST = 5
+
+
+def host_lines(report: Mapping[str, Any]) -> list[str]:
+    """What runs on the host, if anything does: the nodes, and why."""
+    if "host" not in report:
+        return []
+    host = report["host"]
+    lines = [f"  host           {host['nodes']:,} of {host['of']:,} nodes run on the host:"]
+    for row in host["why"][:_SHOWN_ON_HOST]:
+        lines.append(f"                 {short(row['node'])} ({row['operator']}): {row['why']}")
+    hidden = host["nodes"] - _SHOWN_ON_HOST
+    return lines + ([f"                 and {hidden:,} more (report.json)"] if hidden > 0 else [])
 
 
 def _northpole_summary(report: Mapping[str, Any]) -> str:

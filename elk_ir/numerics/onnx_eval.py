@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def evaluate_onnx(
     `values` are the names of further values to return. Raises ElkError if neither can run it.
     """
     exported = export_function(main_function(module), weights.load_ref)
-    model = _model(exported, opset_of(module), values)
+    model = model_of_graph(exported, opset_of(module), values)
     fed = {v.name: inputs[v.name] for v in model.graph.input if v.name in inputs}
     names = [v.name for v in model.graph.output]
     results = _with_onnxruntime(model, fed)
@@ -39,11 +40,12 @@ def evaluate_onnx(
     return dict(zip(names, results, strict=True))
 
 
-def _model(exported: ExportedGraph, opset: int, values: Sequence[str]) -> Any:
+def model_of_graph(exported: ExportedGraph, opset: int, values: Sequence[str] = ()) -> Any:
+    """An exported graph as a model; `values` are further values that it returns."""
     from onnx import ValueInfoProto, helper
 
     imports = [helper.make_opsetid("", opset)]
-    imports += [helper.make_opsetid(d, 1) for d in sorted(exported.domains - {""})]
+    imports += [helper.make_opsetid(d, _version(d)) for d in sorted(exported.domains - {""})]
     graph = exported.graph
     present = {v.name for v in graph.output}
     for name in values:
@@ -57,9 +59,19 @@ def _model(exported: ExportedGraph, opset: int, values: Sequence[str]) -> Any:
     )
 
 
-def _with_onnxruntime(model: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-    """Its results, None where it is missing or refuses the model (types it lacks, its own limits):
-    the reference evaluator then has the word."""
+@cache
+def _version(domain: str) -> int:
+    """The newest version of a domain that onnx knows, 1 for those that it does not."""
+    from onnx.defs import get_all_schemas
+
+    # The stubs of onnx do not know all of a schema's members.
+    schemas: list[Any] = list(get_all_schemas())
+    return max((s.since_version for s in schemas if s.domain == domain), default=1)
+
+
+def onnxruntime_session(model: Any) -> Any:
+    """A session of onnxruntime without optimisations on one thread; None where it is missing or
+    refuses the model (operators and types that it lacks, its own limits)."""
     try:
         import onnxruntime
     except ImportError:
@@ -68,12 +80,22 @@ def _with_onnxruntime(model: Any, inputs: Mapping[str, np.ndarray]) -> list[np.n
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    if any(array.dtype.kind == "V" for array in inputs.values()):
-        return None  # it takes no ml_dtypes arrays
     try:
-        session = onnxruntime.InferenceSession(
+        return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+    except Exception:  # its exceptions share no base class with anything
+        return None
+
+
+def _with_onnxruntime(model: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    """Its results, None where it is missing or fails: the reference evaluator then has the word."""
+    if any(array.dtype.kind == "V" for array in inputs.values()):
+        return None  # it takes no ml_dtypes arrays
+    session = onnxruntime_session(model)
+    if session is None:
+        return None
+    try:
         return [np.asarray(v) for v in session.run(None, dict(inputs))]
     except Exception:  # its exceptions share no base class with anything
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import (
@@ -24,13 +24,22 @@ _OPAQUE = frozenset({"Bernoulli", "SequenceMap"})
 _DEPTH = 8
 
 
+Watch = Callable[[Operation, str | None], None]
+"""Told of each operation once it has been lowered, or why it could not be."""
+
+
 def lower_block(
-    context: Context, block: Block, values: dict[SSAValue, SSAValue], errors: list[str]
+    context: Context,
+    block: Block,
+    values: dict[SSAValue, SSAValue],
+    errors: list[str],
+    watch: Watch | None = None,
 ) -> None:
     """Lower the operations of `block`, whose operands `values` maps to te values, extending it.
 
     Appends one line to `errors` for each node that can't be lowered; its results are then stood in
-    for, so that the nodes behind it are checked as well.
+    for, so that the nodes behind it are checked as well. `watch` is told of all nodes, those that
+    fail because they read what is stood in for included.
     """
     from elk_ir.dialects.onnx import InitializerOp
 
@@ -38,6 +47,7 @@ def lower_block(
         if isinstance(op, ReturnOp):
             continue
         context.current = op
+        failure: str | None = None
         try:
             if isinstance(op, InitializerOp):
                 result = op.results[0]
@@ -46,8 +56,9 @@ def lower_block(
                 continue
             results = lower_node(context, op, values)
         except Unsupported as error:
+            failure = str(error)
             if not any(_stands_in(values[v]) for v in op.operands):
-                errors.append(f"{node_name(op)}: {_op_type(op)}: {error}")
+                errors.append(f"{node_name(op)}: {op_type_of(op)}: {error}")
             stand_in = UnrealizedConversionCastOp.create(
                 operands=[], result_types=[r.type for r in op.results]
             )
@@ -57,6 +68,8 @@ def lower_block(
             values[old] = new
             if new.name_hint is None:
                 new.name_hint = old.name_hint
+        if watch is not None:
+            watch(op, failure)
 
 
 def lower_node(
@@ -67,7 +80,7 @@ def lower_node(
 
     if not isinstance(op, OnnxOp | CustomOp):
         raise Unsupported("not an ONNX operation")
-    key = _op_type(op)
+    key = op_type_of(op)
     lowering = lowerings().get(key)
     if lowering is None:
         if isinstance(op, OnnxOp) and key not in _OPAQUE:
@@ -114,7 +127,7 @@ def _fits(new: Attribute, old: Attribute) -> bool:
     return False
 
 
-def _op_type(op: Operation) -> str:
+def op_type_of(op: Operation) -> str:
     """`OpType`, or `domain:OpType` outside ONNX's default domain."""
     from elk_ir.dialects.onnx import CustomOp, OnnxOp
 
