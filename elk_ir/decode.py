@@ -40,7 +40,7 @@ class Roles:
     """What the inputs and outputs of a decoding graph are for.
 
     masks: inputs with one entry per cache entry, and the axis. caches: inputs whose next value is
-    an output of the same shape (static caches).
+    an output of the same shape (static caches that are no state of the program).
     """
 
     token: str
@@ -175,7 +175,7 @@ def compile_decoder(
             ]
         if longest > first and not masks:
             _check_masked(program, caches)
-    roles = find_roles(program, masks, {name for c in caches for name in c.inputs})
+    roles = find_roles(program, masks, state_inputs(program))
     return Decoder(program, inputs, roles, caches, random_weights)
 
 
@@ -184,10 +184,11 @@ def _with(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
 
 
 def find_caches(program: Program) -> list[Cache]:
-    """The states of a program that graph inputs initialise."""
+    """The states of a program that grow from what graph inputs hold."""
     from elk_ir.dialects.icca.attrs import HbmKind
     from elk_ir.dialects.ipu import RemoteOp
     from elk_ir.dialects.northpole import TensorOp
+    from elk_ir.dialects.types import shape_dtype
 
     found: list[Cache] = []
     for op in program.target.body.block.ops:
@@ -196,8 +197,24 @@ def find_caches(program: Program) -> list[Cache]:
         if op.inputs is None or op.axis is None or op.length is None:
             continue
         names = tuple(n.data for n in op.inputs)
-        found.append(Cache(op.sym_name.data, names, op.axis.value.data, op.length.value.data))
+        axis, length = op.axis.value.data, op.length.value.data
+        if length < shape_dtype(op.type)[0][axis]:
+            found.append(Cache(op.sym_name.data, names, axis, length))
     return found
+
+
+def state_inputs(program: Program) -> set[str]:
+    """The graph inputs that only initialise states, of those that grow and of static ones."""
+    from elk_ir.dialects.icca.attrs import HbmKind
+    from elk_ir.dialects.ipu import RemoteOp
+    from elk_ir.dialects.northpole import TensorOp
+
+    return {
+        name.data
+        for op in program.target.body.block.ops
+        if isinstance(op, RemoteOp | TensorOp) and op.kind.data is HbmKind.STATE
+        for name in op.inputs or ()
+    }
 
 
 def _check_masked(program: Program, caches: Sequence[Cache]) -> None:

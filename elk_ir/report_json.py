@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from elk_ir.chips import Chip
     from elk_ir.sim import SimResult
     from elk_ir.target import Target
+
+_Op = TypeVar("_Op", icca.ExecuteOp, icca.StoreOp)
 
 RUN_DEPENDENT = ("compile_cpu_s", "compile_peak_rss_bytes")
 """Fields that differ between two compilations of the same model; all others are equal."""
@@ -94,13 +96,17 @@ def time_fields(result: SimResult, tokens: int | None) -> dict[str, Any]:
 
 def tokens_per_run(program: ModuleOp, signature: Signature) -> int | None:
     """Tokens that one run of a decoding graph makes, one for each sequence of the batch; None for a
-    graph that does not decode (no state, or states that do not grow by one entry a run)."""
+    graph that does not decode (no state, or states that do not get one entry a run)."""
     states = state_table(program)
     shapes = {s.name: s.shape for s in (*signature.inputs, *signature.outputs)}
     for state in states:
         axis = state["axis"]
         if axis == 0 or len(state["inputs"]) != state["layers"]:
             return None
+        if state["length"] == state["capacity"]:
+            if state["entries_written"] != 1:
+                return None
+            continue
         for before, after in zip(state["inputs"], state["outputs"], strict=False):
             if before not in shapes or after not in shapes:
                 return None
@@ -161,14 +167,17 @@ def sram_peak_bytes(module: ModuleOp) -> int:
 
 
 def state_table(program: ModuleOp) -> list[dict[str, Any]]:
-    """The states of an icca program: shape of one layer, where it grows, and its ONNX names."""
+    """The states of an icca program: shape of one layer, where entries are written, how many in a
+    run (of one layer) and their bytes (of all layers), and its ONNX names."""
     table: list[dict[str, Any]] = []
+    stored = _stored(program)
     for op in program.body.block.ops:
         if not isinstance(op, icca.HbmOp) or op.kind.data is not HbmKind.STATE:
             continue
         assert op.axis is not None and op.length is not None
         shape, dtype = shape_dtype(op.type)
         axis = op.axis.value.data
+        entries, written = stored.get(op.sym_name.data, (0, 0))
         table.append(
             {
                 "name": op.sym_name.data,
@@ -178,11 +187,30 @@ def state_table(program: ModuleOp) -> list[dict[str, Any]]:
                 "axis": axis,
                 "capacity": shape[axis],
                 "length": op.length.value.data,
+                "entries_written": entries,
+                "written_bytes": written,
                 "inputs": [n.data for n in op.inputs or ()],
                 "outputs": [n.data for n in op.outputs or ()],
             }
         )
     return table
+
+
+def _stored(program: ModuleOp) -> dict[str, tuple[int, int]]:
+    """Of each state that an icca program stores to: entries of a store, and bytes of all stores."""
+    axes = {
+        op.sym_name.data: op.axis.value.data
+        for op in program.body.block.ops
+        if isinstance(op, icca.HbmOp) and op.axis is not None
+    }
+    found: dict[str, tuple[int, int]] = {}
+    for op, count in _counted(program, icca.StoreOp):
+        name = op.target.root_reference.data
+        if name in axes:
+            shape, dtype = shape_dtype(op.source.type)
+            size = count * prod(shape) * dtype_of(dtype).itemsize
+            found[name] = (shape[axes[name]], size + found.get(name, (0, 0))[1])
+    return found
 
 
 # ---------------------------------------------------------------------- operators
@@ -217,10 +245,15 @@ def operator_table(program: ModuleOp) -> list[dict[str, Any]]:
 
 def executes(program: ModuleOp) -> Iterator[tuple[icca.ExecuteOp, int]]:
     """Every execute of an icca program, in order, and how often it runs."""
+    yield from _counted(program, icca.ExecuteOp)
 
-    def visit(block: Block, count: int) -> Iterator[tuple[icca.ExecuteOp, int]]:
+
+def _counted(program: ModuleOp, kind: type[_Op]) -> Iterator[tuple[_Op, int]]:
+    """The operations of one kind of an icca program, in order, and how often each runs."""
+
+    def visit(block: Block, count: int) -> Iterator[tuple[_Op, int]]:
         for op in block.ops:
-            if isinstance(op, icca.ExecuteOp):
+            if isinstance(op, kind):
                 yield op, count
             elif isinstance(op, icca.RepeatOp):
                 yield from visit(op.body.block, count * op.count.value.data)

@@ -44,12 +44,15 @@ class Target:
     its IR's operations.
     lowering: the passes from a planned, scheduled and allocated `icca` program to its IR; the first
     one makes that IR. They keep the module's attributes, which name the chip.
+    updates_rows: whether a program can store rows of a state where an index says that is known only
+    at run time; if not, caches of fixed size stay inputs and outputs.
     emitter: the emitter (a registered xDSL target) that writes a program as text for the target's
     own tools, and the file's name; None without one.
     """
 
     name: str = ""
     lowering: tuple[str, ...] = ()
+    updates_rows: bool = True
     emitter: tuple[str, str] | None = None
 
     def check(self, chip: Chip) -> None:

@@ -213,6 +213,8 @@ class Lowering:
         properties: dict[str, Attribute] = {"source": SymbolRefAttr(name), "target": op.target}
         if op.start is not None and hbm.axis is not None:
             properties["axis"], properties["start"] = hbm.axis, op.start
+        if op.rows is not None and hbm.axis is not None:
+            properties["axis"], properties["rows"] = hbm.axis, op.rows
         row = None if op.layer is None else self.layers[op.layer]
         target.add_op(ipu.StoreStartOp(operands=[row], properties=properties))
         wait = ipu.StoreWaitOp(properties={"source": SymbolRefAttr(name)})

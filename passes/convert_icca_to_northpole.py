@@ -141,6 +141,12 @@ class _Converter:
                 fail_at(op, f"output @{name} is written in a loop")
             self.outputs.append((value, name, op))
             return
+        if op.rows is not None:
+            fail_at(
+                op,
+                f"rows of @{name} are stored where an index says, which cards cannot: leave static"
+                " caches as they are with te-make-state{static=false}",
+            )
         symbol = self.owner.get(value)
         if symbol is None:
             fail_at(op, f"the entries that @{name} gets are not computed on a card")

@@ -28,7 +28,7 @@ from elk_ir.dialects.icca.ops import (
 from elk_ir.dialects.location import copy_location, node_location, node_name
 from elk_ir.dialects.te.interface import StructuredOp, dims_of, identity_map
 from elk_ir.dialects.te.ops import GatherOp, MapOp
-from elk_ir.dialects.te.structure import AppendOp, GlobalKind, GlobalOp, LoadOp
+from elk_ir.dialects.te.structure import AppendOp, GlobalKind, GlobalOp, LoadOp, UpdateOp
 from elk_ir.dialects.te.structure import RepeatOp as TeRepeatOp
 from elk_ir.dialects.te.structure import YieldOp as TeYieldOp
 from elk_ir.passes.icca_support import Inserted, build_execute, chip_of, symbol
@@ -137,6 +137,8 @@ class _Converter:
                 self.convert_load(op)
             elif isinstance(op, AppendOp):
                 self.convert_append(op, target)
+            elif isinstance(op, UpdateOp):
+                self.convert_update(op, target)
             elif isinstance(op, TeRepeatOp):
                 self.convert_repeat(op, target)
             elif not isinstance(op, func.ReturnOp | TeYieldOp):
@@ -167,6 +169,20 @@ class _Converter:
             if start == 0
             else Grown(InHbm(name, op.result.type, layer), entries, state.axis.value.data, start)
         )
+
+    def convert_update(self, op: UpdateOp, target: Block) -> None:
+        """te.update: store the new rows where the index says, which the store reads from HBM."""
+        layer = None if op.layer is None else self.places[op.layer]
+        assert layer is None or isinstance(layer, SSAValue)
+        index = self.places[op.rows]
+        if isinstance(index, InHbm) and not index.rows and index.layer is None:
+            rows = index.name
+        else:
+            rows = self.spill(op, op.rows, self.resident(op.rows, target, op), target)
+        entries = self.resident(op.entries, target, op)
+        store = StoreOp(entries, op.state.root_reference.data, layer, rows=rows)
+        copy_location(op, store)
+        target.add_op(store)
 
     def convert_structured(self, op: StructuredOp, target: Block) -> None:
         """One operator → preloads of its operands from HBM, then an execute."""
@@ -204,7 +220,7 @@ class _Converter:
             if isinstance(index, SSAValue):
                 if not self.has_hbm:
                     return None
-                name = self.spill(op, index, target)
+                name = self.spill(op, op.ins[1], index, target)
                 return InHbm(table.name, type_, table.layer, name, op)
             if index.rows or index.layer is not None:
                 return None
@@ -218,33 +234,38 @@ class _Converter:
             return None
         if result.shape[0] != prod(extents) or {d for d, _ in result.axes[0].terms} != set(dims):
             return None
-        name = self.spill(op, index, target, flatten=result.axes[0])
+        name = self.spill(op, op.ins[1], index, target, flatten=result.axes[0])
         return InHbm(table.name, type_, table.layer, name, op)
 
     def spill(
-        self, gather: GatherOp, index: SSAValue, target: Block, flatten: AxisExpr | None = None
+        self,
+        user: Operation,
+        value: SSAValue,
+        index: SSAValue,
+        target: Block,
+        flatten: AxisExpr | None = None,
     ) -> str:
-        """Store the index of a gather to a tensor in HBM of its own; that tensor's name. `flatten`
-        says where an entry lies along the single axis of that tensor. One store serves all gathers
-        of a block by the same index."""
+        """Store the index of a gather or an update, the te value `value`, to a tensor in HBM of its
+        own; that tensor's name. `flatten` says where an entry lies along the single axis of that
+        tensor. One store serves all users of a block by the same index."""
         rank = 0 if flatten is None else 1
-        key = (gather.ins[1], target, rank)
+        key = (value, target, rank)
         if key in self.spilled:
             return self.spilled[key]
         if flatten is not None:
             assert isinstance(index.type, TensorType)
             extents = index.type.get_shape()
             flat = MapOp.move(
-                gather.ins[1],
+                value,
                 TensorType(index.type.element_type, [prod(extents)]),
                 dims_of(extents),
                 identity_map(len(extents)),
                 (flatten,),
             )
-            copy_location(gather, flat)
-            index = self.emit(flat, [index], target, gather).outs[0]
+            copy_location(user, flat)
+            index = self.emit(flat, [index], target, user).outs[0]
             flat.erase()
-        name = symbol(f"{node_name(gather)}.rows", self.taken)
+        name = symbol(f"{node_name(user)}.rows", self.taken)
         hbm = HbmOp(
             properties={
                 "sym_name": StringAttr(name),
@@ -252,11 +273,11 @@ class _Converter:
                 "type": index.type,
             }
         )
-        copy_location(gather, hbm)
+        copy_location(user, hbm)
         assert self.program is not None
         Rewriter.insert_op(hbm, InsertPoint.before(self.program))
         store = StoreOp(index, name)
-        copy_location(gather, store)
+        copy_location(user, store)
         target.add_op(store)
         self.spilled[key] = name
         return name

@@ -101,7 +101,8 @@ def stores_by_place(block: Block, executes: Sequence[ExecuteOp]) -> dict[int, li
 
 
 def may_delay(store: StoreOp, hbm: Mapping[str, HbmOp]) -> bool:
-    """Whether a store may be issued later: no preload of its block reads what it writes."""
+    """Whether a store may be issued later: no preload of its block reads what it writes, and no
+    store takes rows from there."""
     block = store.parent_block()
     assert block is not None
     name = store.target.root_reference.data
@@ -110,10 +111,13 @@ def may_delay(store: StoreOp, hbm: Mapping[str, HbmOp]) -> bool:
     start = integer(store.start)
     if start is not None and length is not None and start >= length:
         return True
-    reads = (op for op in block.walk() if isinstance(op, PreloadOp))
-    return not any(
-        name in (p.source.root_reference.data, p.rows and p.rows.root_reference.data) for p in reads
-    )
+    for op in block.walk():
+        read = [op.source] if isinstance(op, PreloadOp) else []
+        if isinstance(op, PreloadOp | StoreOp) and op.rows is not None:
+            read.append(op.rows)
+        if name in (r.root_reference.data for r in read):
+            return False
+    return True
 
 
 # ---------------------------------------------------------------------- an iteration ahead

@@ -242,6 +242,8 @@ def tensors(module: ModuleOp, program: ProgramOp) -> Iterator[Broken]:
                     yield Broken(op, f"{_describe(op)} reads {_symbol(name)} before it is stored")
         else:
             yield from _store(op, hbm)
+            if op.rows is not None and op.rows.root_reference.data in blank:
+                yield Broken(op, f"{_describe(op)} reads {_symbol(op.rows)} before it is stored")
             blank.discard(op.target.root_reference.data)
     for execute in executes(program):
         for op in execute.body.block.ops:
@@ -341,6 +343,19 @@ def _store(op: StoreOp, hbm: dict[str, HbmOp]) -> Iterator[Broken]:
                 ("give the state a larger capacity",),
             )
         wanted = (*wanted[:axis], shape[axis], *wanted[axis + 1 :])
+    elif op.rows is not None:
+        rows = op.rows.root_reference.data
+        if rows not in hbm:
+            yield Broken(op, f"the rows @{rows} of the store to @{name} are not in HBM")
+            return
+        if axis is None:
+            yield Broken(op, f"@{name} is no state: rows of it cannot be stored")
+            return
+        picked, index_dtype = shape_dtype(hbm[rows].type)
+        if dtype_of(index_dtype).kind not in "iu" or len(picked) != 1:
+            yield Broken(op, f"@{rows} picks rows of @{name} but is {index_dtype}{list(picked)}")
+            return
+        wanted = (*wanted[:axis], *picked, *wanted[axis + 1 :])
     if (shape, dtype) != (wanted, target_dtype):
         yield Broken(
             op,

@@ -293,6 +293,15 @@ class _Checker:
                 end = op.start.value.data + var.layout.shape[axis]
             elif isinstance(op, ipu.CopyStartOp) and op.limit is not None:
                 end = op.limit.value.data
+            elif isinstance(op, ipu.StoreStartOp) and op.rows is not None:
+                index, kind = shape_dtype(self.remote(op, op.rows).type)
+                if index != (var.layout.shape[axis],) or dtype_of(kind).kind not in "iu":
+                    self.fail(
+                        op,
+                        f"{title(op)} stores {var.layout.shape[axis]} rows of {var.where}; @"
+                        f"{op.rows.root_reference.data} names them as {kind}{list(index)}",
+                    )
+                end = 0
             else:
                 end = 0
             if end > shape[axis]:

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
-from elk_ir.dialects.te import AppendOp, GatherOp, LoadOp
+from elk_ir.dialects.te import AppendOp, GatherOp, LoadOp, UpdateOp
 from elk_ir.passes.te_support import is_pure
 
 MAX_PERIOD = 512
@@ -283,4 +283,4 @@ def same_layer(
 
 def loopable(op: Operation) -> bool:
     """Whether an operation can be put into a loop over layers."""
-    return is_pure(op) or isinstance(op, AppendOp)
+    return is_pure(op) or isinstance(op, AppendOp | UpdateOp)

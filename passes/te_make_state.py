@@ -3,6 +3,8 @@
 A cache that enters as an argument, grows by a concat and leaves as a result becomes a
 `te.global state` and a `te.append`; argument and result disappear, their ONNX names stay in the
 global. Keys and values that only leave (a prefill) become a state that is empty when a run starts.
+A cache of fixed size of which rows are replaced (index_copy, scatter, where) becomes a state too:
+its `te.load` is what it was, and a `te.update` writes the new rows.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -24,29 +27,37 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from elk_ir.dialects.element_types import dense_from_array
 from elk_ir.dialects.te import (
     AppendOp,
     AttentionOp,
     ConcatOp,
     ContractOp,
     GlobalKindAttr,
+    LoadOp,
     MapOp,
     ScatterOp,
     SoftmaxOp,
+    UpdateOp,
 )
-from elk_ir.dialects.te.interface import StructuredOp
+from elk_ir.dialects.te.interface import StructuredOp, dims_of, identity_map
 from elk_ir.dialects.te.structure import GlobalKind
-from elk_ir.numerics.body import is_float
+from elk_ir.dialects.types import tensor_type
+from elk_ir.numerics.body import dtype_of, is_float
+from elk_ir.passes.te_static_caches import RowUpdate, find_update, moved, replaced_row
 from elk_ir.passes.te_support import (
     FREE_DOMAINS,
     add_global,
     dtype_of_value,
+    erase_dead,
     fresh_symbol,
     functions,
+    globals_of,
     new_global,
     owner,
     replace_value,
     shape_of,
+    tensor_of,
     users,
 )
 from elk_ir.plan.domain import DimKind
@@ -205,20 +216,22 @@ def _from_softmax(op: ContractOp, value: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class TeMakeStatePass(ModulePass):
-    """KV caches become state; `prefill=false` leaves caches alone that only leave the graph."""
+    """KV caches become state; `prefill=false` leaves caches alone that only leave the graph,
+    `static=false` those of fixed size."""
 
     name = "te-make-state"
 
     prefill: bool = True
+    static: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrites `op` in place."""
         for function in functions(op):
             if function.sym_name.data == "main":
-                _make_states(op, function, self.prefill)
+                _make_states(op, function, self.prefill, self.static)
 
 
-def _make_states(module: ModuleOp, function: FuncOp, prefill: bool) -> None:
+def _make_states(module: ModuleOp, function: FuncOp, prefill: bool, static: bool) -> None:
     signature = _Signature(function)
     taken = {o.sym_name.data for o in module.ops if hasattr(o, "sym_name")}  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
@@ -254,6 +267,21 @@ def _make_states(module: ModuleOp, function: FuncOp, prefill: bool) -> None:
         op.erase()
         signature.gone_args.add(arg)
         signature.gone_results.add(result)
+    for argument in list(block.args) if static else ():
+        for result, value in enumerate(signature.last.operands):
+            update = (
+                None
+                if result in signature.gone_results or len(signature.results_of(value)) != 1
+                else find_update(argument, value, globals_of(module))
+            )
+            if update is None:
+                continue
+            length = shape_of(argument)[update.axis]
+            symbol = state(value, update.axis, length, [signature.arg_name(argument.index)], result)
+            _update_rows(module, update, argument, value, symbol)
+            signature.gone_args.add(argument.index)
+            signature.gone_results.add(result)
+            break
     if prefill:
         for i, value in enumerate(list(signature.last.operands)):
             source = owner(value)
@@ -275,6 +303,54 @@ def _make_states(module: ModuleOp, function: FuncOp, prefill: bool) -> None:
             signature.gone_results.add(i)
     if signature.gone_results:
         signature.update()
+
+
+def _update_rows(
+    module: ModuleOp, update: RowUpdate, argument: BlockArgument, value: SSAValue, symbol: str
+) -> None:
+    """Put the state in the place of the argument, and write the rows of an update to it. What read
+    `value` reads the updated cache on chip."""
+    at, block = update.at, argument.block
+    shape = shape_of(argument)
+    load = LoadOp(symbol, argument.type)
+    load.location = at.location
+    block.insert_op_before(load, at)
+    replace_value(argument, load.result)
+    rows = moved(update.rows, (update.count,), at)
+    wanted = (*shape[: update.axis], update.count, *shape[update.axis + 1 :])
+    entries = moved(update.entries, wanted, at)
+    new = UpdateOp(entries, symbol, rows)
+    new.location = at.location
+    if update.scatter is None or update.count != 1:
+        block.insert_op_after(new, at)
+        return
+    name = fresh_symbol(f"{symbol}.rows", globals_of(module))
+    kind = dtype_of_value(rows)
+    numbers = dense_from_array(np.arange(shape[update.axis], dtype=dtype_of(kind)))
+    type_ = tensor_type((shape[update.axis],), kind)
+    weight = GlobalKindAttr(GlobalKind.WEIGHT)
+    add_global(module, new_global(name, kind=weight, type=type_, value=numbers))
+    count = LoadOp(name, type_)
+    replaced = replaced_row(load.result, update, count.result)
+    back = MapOp.move(
+        replaced.outs[0],
+        tensor_of(at.results[0]),
+        dims_of(shape),
+        identity_map(len(shape)),
+        update.scatter,
+    )
+    block.insert_ops_after([count, replaced, new, back], at)
+    for op in (count, replaced, back):
+        op.location = at.location
+    last = owner(value)
+    if last is not at:
+        replace_value(value, replaced.outs[0])
+        replace_value(at.results[0], back.outs[0])
+        erase_dead(last)
+    else:
+        replace_value(value, replaced.outs[0])
+        erase_dead(back)
+    erase_dead(at)
 
 
 def replace_uses_except(value: SSAValue, new: SSAValue, kept: Operation) -> None:

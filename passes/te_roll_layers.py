@@ -24,6 +24,7 @@ from elk_ir.dialects.te import (
     GlobalOp,
     LoadOp,
     RepeatOp,
+    UpdateOp,
     WeightAttr,
     YieldOp,
 )
@@ -97,7 +98,7 @@ Names = tuple[str, ...]
 def _global_named(op: Operation) -> str | None:
     if isinstance(op, LoadOp):
         return symbol_of(op)
-    return op.state.root_reference.data if isinstance(op, AppendOp) else None
+    return op.state.root_reference.data if isinstance(op, AppendOp | UpdateOp) else None
 
 
 def _stacks(layers: Sequence[Layer], table: dict[str, GlobalOp]) -> dict[Names, GlobalOp] | None:
@@ -230,6 +231,10 @@ def _roll(
             new = template.clone(values)
         elif isinstance(template, LoadOp):
             new = LoadOp(stacked.sym_name.data, template.result.type, layer_arg)
+        elif isinstance(template, UpdateOp):
+            entries = values.get(template.entries, template.entries)
+            rows = values.get(template.rows, template.rows)
+            new = UpdateOp(entries, stacked.sym_name.data, rows, layer_arg)
         else:
             assert isinstance(template, AppendOp)
             entries = values.get(template.entries, template.entries)

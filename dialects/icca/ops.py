@@ -127,31 +127,47 @@ class PreloadOp(IRDLOperation):
 class StoreOp(IRDLOperation):
     """Write a resident tensor to HBM, asynchronously, on the queue of the preloads.
 
-    For a state, `start` is the entry along its axis at which the tensor lands. The source lives
-    until the execute after the store has ended; the store completes by then.
+    For a state, `start` is the entry along its axis at which the tensor lands; `rows` names an HBM
+    tensor of indices instead, read when the store's turn comes: entry i replaces the row that index
+    i names (from the end, if negative). The source lives until the execute after the store has
+    ended; the store completes by then.
     """
 
     name = "icca.store"
     target = prop_def(FlatSymbolRefAttrConstr)
     start = opt_prop_def(IntegerAttr[I64])
+    rows = opt_prop_def(FlatSymbolRefAttrConstr)
     layer = opt_operand_def(IndexType)
     source = operand_def(TensorType)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
-        "$source `to` $target (`[` $layer^ `]`)? (`from` $start^)? attr-dict `:` type($source)"
+        "$source `to` $target (`[` $layer^ `]`)? (`from` $start^)? (`rows` $rows^)? attr-dict"
+        " `:` type($source)"
     )
 
     def __init__(
-        self, source: SSAValue, target: str, layer: SSAValue | None = None, start: int | None = None
+        self,
+        source: SSAValue,
+        target: str,
+        layer: SSAValue | None = None,
+        start: int | None = None,
+        rows: str | None = None,
     ):
         super().__init__(
             operands=[layer, source],
             properties={
                 "target": SymbolRefAttr(target),
                 "start": None if start is None else offset_attr(start),
+                "rows": None if rows is None else SymbolRefAttr(rows),
             },
         )
+
+    def verify_(self) -> None:
+        if self.start is not None and self.rows is not None:
+            raise VerifyException(
+                f"the store to @{self.target.root_reference.data} names both a first entry and rows"
+            )
 
 
 @irdl_op_definition

@@ -151,17 +151,28 @@ class CopyWaitOp(IRDLOperation):
 @irdl_op_definition
 class StoreStartOp(IRDLOperation):
     """Start a copy from a variable to a remote buffer, in the order of the copies. `start`: entry
-    along `axis` of the remote tensor at which the variable's tensor lands."""
+    along `axis` of the remote tensor at which the variable's tensor lands. `rows` names a remote
+    buffer of indices: entry i along `axis` replaces the one that index i names, read when the
+    copy's turn comes."""
 
     name = "ipu.store_start"
     source = prop_def(FlatSymbolRefAttrConstr)
     target = prop_def(FlatSymbolRefAttrConstr)
     axis = opt_prop_def(IntegerAttr[I64])
     start = opt_prop_def(IntegerAttr[I64])
+    rows = opt_prop_def(FlatSymbolRefAttrConstr)
     row = opt_operand_def(IndexType)
     assembly_format = (
-        "$source `->` $target (`[` $row^ `]`)? (`axis` $axis^)? (`start` $start^)? attr-dict"
+        "$source `->` $target (`[` $row^ `]`)? (`axis` $axis^)? (`start` $start^)?"
+        " (`rows` $rows^)? attr-dict"
     )
+
+    def verify_(self) -> None:
+        if self.rows is not None and (self.axis is None or self.start is not None):
+            raise VerifyException(
+                f"the store to @{self.target.root_reference.data}: rows lie along an axis, and come"
+                " instead of a first entry"
+            )
 
 
 @irdl_op_definition

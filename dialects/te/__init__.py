@@ -23,6 +23,7 @@ from elk_ir.dialects.te.structure import (
     GlobalOp,
     LoadOp,
     RepeatOp,
+    UpdateOp,
     YieldOp,
 )
 from elk_ir.dialects.weight import WeightAttr, WeightPartAttr
@@ -48,6 +49,7 @@ TE = Dialect(
         ScatterOp,
         SoftmaxOp,
         TopkOp,
+        UpdateOp,
         YieldOp,
     ],
     [

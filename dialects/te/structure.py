@@ -41,6 +41,8 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from elk_ir.dialects.stored import StoredTensorOp
+from elk_ir.dialects.types import shape_dtype
+from elk_ir.numerics.body import dtype_of
 
 
 class GlobalKind(StrEnum):
@@ -115,6 +117,48 @@ class AppendOp(IRDLOperation):
             result_types=[result],
             properties={"state": SymbolRefAttr(state)},
         )
+
+
+@irdl_op_definition
+class UpdateOp(IRDLOperation):
+    """Write `entries` over rows of a state, in place: entry i along the state's axis becomes the
+    row that element i of `rows` names, which is known only at run time.
+
+    Negative numbers count from the end; one that is out of range is an error. What a te.load of
+    the state has read before stays what it was.
+    """
+
+    name = "te.update"
+    state = prop_def(FlatSymbolRefAttrConstr)
+    layer = opt_operand_def(IndexType)
+    entries = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    assembly_format = (
+        "$entries `to` $state (`[` $layer^ `]`)? `rows` $rows attr-dict"
+        " `:` type($entries) `,` type($rows)"
+    )
+    traits = traits_def(MemoryWriteEffect())
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    def __init__(
+        self, entries: SSAValue, state: str, rows: SSAValue, layer: SSAValue | None = None
+    ):
+        super().__init__(
+            operands=[layer, entries, rows], properties={"state": SymbolRefAttr(state)}
+        )
+
+    def verify_(self) -> None:
+        rows, dtype = shape_dtype(self.rows.type)
+        if len(rows) != 1 or dtype_of(dtype).kind not in "iu":
+            raise VerifyException(
+                f"the rows of @{self.state.root_reference.data} are one axis of integers, not"
+                f" {self.rows.type}"
+            )
+        if rows[0] not in shape_dtype(self.entries.type)[0]:
+            raise VerifyException(
+                f"{rows[0]} rows of @{self.state.root_reference.data} are named, the entries are"
+                f" {self.entries.type}"
+            )
 
 
 @irdl_op_definition

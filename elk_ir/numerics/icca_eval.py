@@ -103,12 +103,21 @@ class _Machine:
 
     def store(self, op: icca.StoreOp) -> None:
         name = op.target.root_reference.data
-        target, value = self.tensor(name)[self.layer(op)], self.values[op.source]
+        # With the ellipsis a layer of a scalar is an array that can be written to.
+        target, value = self.tensor(name)[self.layer(op), ...], self.values[op.source]
         region = [slice(0, n) for n in value.shape]
         axis = self.tensors[name].axis
         if op.start is not None and axis is not None:
             start, d = op.start.value.data, axis.value.data
             region[d] = slice(start, start + value.shape[d])
+        if op.rows is not None and axis is not None:
+            d = axis.value.data
+            rows = self.tensor(op.rows.root_reference.data)[0]
+            wrong = rows[(rows < -target.shape[d]) | (rows >= target.shape[d])]
+            if wrong.size:
+                raise ElkError(f"a store to @{name} has row {wrong[0]} of {target.shape[d]}")
+            target[(*region[:d], rows, *region[d + 1 :])] = value
+            return
         if target[tuple(region)].shape != value.shape:
             raise ElkError(f"a store to @{name} is out of range")
         target[tuple(region)] = value

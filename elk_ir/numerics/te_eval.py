@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.func import FuncOp
     from xdsl.ir import Block, Operation, SSAValue
 
-    from elk_ir.dialects.te.structure import AppendOp, GlobalOp, LoadOp
+    from elk_ir.dialects.te.structure import AppendOp, GlobalOp, LoadOp, UpdateOp
     from elk_ir.dialects.weight import WeightAttr
     from elk_ir.plan.domain import Operator
 
@@ -75,6 +75,16 @@ class _State:
         stop = self.length + entries.shape[self.axis]
         self.buffers[layer][self._part(self.length, stop)] = entries
         self.filled[layer] = stop
+
+    def update(self, layer: int, entries: np.ndarray, rows: np.ndarray) -> None:
+        """Write `entries` over rows of the axis, those of negative numbers counted from the end.
+        Raises UsageError for a row that does not exist."""
+        capacity = self.buffers[layer].shape[self.axis]
+        rows = np.where(rows < 0, rows + capacity, rows)
+        if rows.size and (rows.min() < 0 or rows.max() >= capacity):
+            name = self.op.sym_name.data
+            raise UsageError(f"row {rows.max()} of state @{name} is written, which has {capacity}")
+        self.buffers[layer][(*[slice(None)] * self.axis, rows)] = entries
 
     def read(self, layer: int, shape: Sequence[int]) -> np.ndarray:
         """The first `shape[axis]` entries (a copy: later appends don't show through)."""
@@ -162,7 +172,7 @@ class _Machine:
         from xdsl.dialects.func import ReturnOp
 
         from elk_ir.dialects.te.interface import StructuredOp
-        from elk_ir.dialects.te.structure import AppendOp, LoadOp, RepeatOp, YieldOp
+        from elk_ir.dialects.te.structure import AppendOp, LoadOp, RepeatOp, UpdateOp, YieldOp
 
         for op in block.ops:
             if isinstance(op, StructuredOp):
@@ -175,6 +185,8 @@ class _Machine:
                 values[op.result] = self.load(op, values)
             elif isinstance(op, AppendOp):
                 values[op.result] = self.append(op, values)
+            elif isinstance(op, UpdateOp):
+                self.update(op, values)
             elif isinstance(op, RepeatOp):
                 carried = [values[v] for v in op.inits]
                 body = op.body.block
@@ -220,6 +232,10 @@ class _Machine:
         layer = 0 if op.layer is None else int(values[op.layer])
         state.append(layer, values[op.entries])
         return state.read(layer, shape_dtype(op.result)[0])
+
+    def update(self, op: UpdateOp, values: Mapping[SSAValue, Any]) -> None:
+        layer = 0 if op.layer is None else int(values[op.layer])
+        self.states[op.state.string_value()].update(layer, values[op.entries], values[op.rows])
 
 
 def _attr_names(attrs: Any, count: int, what: str) -> list[str]:

@@ -77,6 +77,21 @@ class Remote:
         """Rows of one entry along an axis, between the others that make rows."""
         return prod(self.shape[axis + 1 : self.lead])
 
+    def index_rows(
+        self, ids: Remote, vertex: str, axis: int, counter: str | None, plus: int, name: str
+    ) -> str:
+        """The rows of the entries along an axis that the indices of another buffer name, as a C++
+        expression; the vertex that computes them is called `vertex`. Raises ElkError where the
+        indices are no plain tensor."""
+        if ids.all_rows != 1:
+            raise ElkError(f"@{ids.name} is no plain tensor of indices")
+        layer = "nullptr" if counter is None else f"&{counter}"
+        return (
+            f"elk::indexRows(graph, prog, index, {ids.ident}, {ids.type.poplar},"
+            f" {quoted(vertex)}, {layer}, {plus}, {prod(self.shape[:axis])}, {self.shape[axis]},"
+            f" {self.rows_inside(axis)}, {name})"
+        )
+
     def row_list(self, axis: int | None, lo: int, hi: int, first_layer: int) -> str:
         """The rows of entries [lo, hi) along an axis, or of everything, as a C++ expression."""
         first = first_layer * self.rows

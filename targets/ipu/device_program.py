@@ -327,6 +327,8 @@ class _Extraction:
             arguments = [("value", self.producers(op.source)), ("to", target)]
             if op.start is not None:
                 arguments.append(("from", str(op.start.value.data)))
+            if op.rows is not None:
+                arguments.append(("rows", f"@{op.rows.root_reference.data}"))
             return [Instruction("store_async", tuple(arguments))]
         if isinstance(op, icca.RepeatOp):
             body = self.block(op.body.block)

@@ -304,7 +304,7 @@ class Interpreter:
         def run() -> None:
             tensor = self._row(name, row)
             if op.rows is not None:
-                tensor = self._rows(tensor, op.rows.root_reference.data)
+                tensor = tensor[self._rows(tensor.shape[0], op.rows.root_reference.data)]
             if limit is not None and name in self.filled and self.hidden(name):
                 axis, end, hidden = *limit, self.hidden(name)
                 window = np.zeros_like(tensor)
@@ -314,12 +314,14 @@ class Interpreter:
 
         self._start(_Transfer(variable, run, store=False))
 
-    def _rows(self, table: np.ndarray, name: str) -> np.ndarray:
+    def _rows(self, count: int, name: str) -> np.ndarray:
+        """The rows, of `count`, that a tensor of indices names now."""
         index = self.hbm[name][0]
-        index = np.where(index < 0, index + table.shape[0], index)
-        if index.size and (index.min() < 0 or index.max() >= table.shape[0]):
-            raise TrapError(f"@{name} asks for a row outside of 0..{table.shape[0] - 1}")
-        return table[index]
+        rows = np.where(index < 0, index + count, index)
+        wrong = rows[(rows < 0) | (rows >= count)]
+        if wrong.size:
+            raise TrapError(f"@{name} asks for row {wrong[0]}, outside of 0..{count - 1}")
+        return rows
 
     def _land(self, variable: Variable, tensor: np.ndarray, limit: tuple[int, int] | None) -> None:
         layout = variable.layout
@@ -362,6 +364,15 @@ class Interpreter:
         def run() -> None:
             self.sram.check_live(variable, "store")
             tensor = self._row(name, row)
+            rows: np.ndarray | None = None
+            axis = 0 if op.axis is None else op.axis.value.data
+            if op.rows is not None:
+                try:
+                    rows = self._rows(tensor.shape[axis], op.rows.root_reference.data)
+                except TrapError as error:
+                    raise TrapError(
+                        f"store to @{name}: {error.what}", where=variable.where
+                    ) from None
             word = written_word(tensor.dtype.itemsize)
             done: set[tuple[int, ...]] = set()
             for cores, where, source, target in _boxes(variable.layout, None):
@@ -375,9 +386,11 @@ class Interpreter:
                         f"store to @{name} reads bytes that were never written (core {core})",
                         where=variable.where,
                     )
-                region = tuple(
+                region: tuple[slice | np.ndarray, ...] = tuple(
                     slice(s.start + d, s.stop + d) for s, d in zip(source, shift, strict=True)
                 )
+                if rows is not None:
+                    region = (*region[:axis], rows[source[axis]], *region[axis + 1 :])
                 data = variable.view[(core, *where, *target)]
                 if tensor[region].shape != data.shape:
                     raise TrapError(f"store to @{name} is out of range", where=variable.where)

@@ -279,17 +279,9 @@ class _Emitter:
         name = v.op.sym_name.data
         high = list(v.layout.shape)
         if op.rows is not None:
-            ids = self.remote(op.rows)
-            if ids.all_rows != 1 or op.axis is not None:
-                raise ElkError(f"@{ids.name} is no plain tensor of indices")
-            self.indexers.add(ids.dtype)
-            counter, plus = self.row(op.row)
-            layer = "nullptr" if counter is None else f"&{counter}"
-            rows = (
-                f"elk::indexRows(graph, prog, index, {ids.ident}, {ids.type.poplar},"
-                f" {quoted(indexer(ids.dtype))}, {layer}, {plus}, {r.shape[0]},"
-                f" {r.rows_inside(0)}, {self.label(name)})"
-            )
+            if op.axis is not None:
+                raise ElkError(f"@{r.name}: rows are picked out of a state that grows")
+            rows = self.index_rows(r, op.rows, op.row, 0, name)
         else:
             axis = limit = None
             if op.axis is not None and op.limit is not None:
@@ -318,12 +310,28 @@ class _Emitter:
         if op.axis is not None and op.start is not None:
             axis, lo = op.axis.value.data, op.start.value.data
             hi = lo + v.layout.shape[axis]
-        rows = self.rows(r, op.row, axis, lo, hi, name)
         cycles = self.hbm.store_cycles(v.layout, v.dtype) if self.hbm else 0
-        out += [
+        first = ""
+        if op.rows is not None and op.axis is not None:
+            axis, first = op.axis.value.data, ", index"
+            rows = self.index_rows(r, op.rows, op.row, axis, name)
+        else:
+            rows = self.rows(r, op.row, axis, lo, hi, name)
+        call = [
             f"elk::store(graph, prog, {v.ident}, {v.layout_ident}, {r.ident},",
-            f"           {rows}, {cycles}, {quoted(name)});",
+            f"           {rows}, {cycles}, {quoted(name)}{first});",
         ]
+        if first:
+            call = ["{", "  Sequence index;", *(f"  {line}" for line in call), "}"]
+        out += call
+
+    def index_rows(
+        self, r: Remote, index: SymbolRefAttr, row: SSAValue | None, axis: int, name: str
+    ) -> str:
+        """The rows of the entries along an axis that a tensor of indices in HBM names."""
+        ids = self.remote(index)
+        self.indexers.add(ids.dtype)
+        return r.index_rows(ids, indexer(ids.dtype), axis, *self.row(row), self.label(name))
 
     def fill(self, op: ipu.FillOp, out: list[str]) -> None:
         """A constant into every element."""
@@ -549,7 +557,7 @@ class _Emitter:
         """What the small runtime, which has no popc, must be told."""
         known = [("LayerRows", ["base", "layer", "rows", "stride"]), ("NextLayer", ["layer"])]
         known += [(filler(d), ["out", "value"]) for d in sorted(self.fills)]
-        index_fields = ["indices", "layer", "rows", "plus", "count", "inner"]
+        index_fields = ["indices", "layer", "rows", "plus", "outer", "count", "inner"]
         known += [(indexer(d), index_fields) for d in sorted(self.indexers)]
         known += [(c.name, c.fields) for c in self.codelets.values()]
         return registration_lines(known, EMULATED_VERTEX)

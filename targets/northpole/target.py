@@ -19,6 +19,7 @@ class NorthpoleTarget(Target):
     is scheduled, and layers stay rolled, because a block is one program for all layers."""
 
     name = "northpole"
+    updates_rows = False
     lowering = ("convert-icca-to-northpole", "northpole-verify-program")
 
     def check(self, chip: Chip) -> None:

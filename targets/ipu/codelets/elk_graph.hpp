@@ -197,17 +197,18 @@ inline std::vector<unsigned> rowList(unsigned first, unsigned outer, unsigned ex
   return list;
 }
 
-// Rows of a table of `count` entries, `inner` rows each, that a tensor of indices in HBM names. The
-// indices are read in `later`, when the transfer's turn comes: a store may still be on its way.
+// Rows of `outer` tables of `count` entries, `inner` rows each, that a tensor of indices in HBM
+// names. The indices are read in `later`, when the transfer's turn comes: a store may still be on
+// its way.
 inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, Sequence &later,
                         poplar::RemoteBuffer indices, const poplar::Type &type, const char *codelet,
-                        const Tensor *layer, unsigned plus, unsigned count, unsigned inner,
-                        const char *name) {
+                        const Tensor *layer, unsigned plus, unsigned outer, unsigned count,
+                        unsigned inner, const char *name) {
   const std::string label(name);
   Tensor ids = graph.addVariable(type, {indices.numElements()}, {label + ".indices"});
   graph.setTileMapping(ids, 0);
   later.add(Copy(indices, ids, {label + ".indices"}));
-  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {ids.numElements() * inner}, {label + ".rows"});
+  Tensor result = graph.addVariable(poplar::UNSIGNED_INT, {outer * ids.numElements() * inner}, {label + ".rows"});
   graph.setTileMapping(result, 0);
   Tensor at = layer ? graph.addVariable(poplar::UNSIGNED_INT, {1}, {label + ".layer"})
                     : graph.addConstant(poplar::UNSIGNED_INT, {1}, poplar::ArrayRef<unsigned>({0u}));
@@ -218,6 +219,7 @@ inline Tensor indexRows(poplar::Graph &graph, Sequence &prog, Sequence &later,
   poplar::VertexRef v =
       graph.addVertex(cs, codelet, {{"indices", ids}, {"layer", at}, {"rows", result}});
   graph.setInitialValue(v["plus"], plus);
+  graph.setInitialValue(v["outer"], outer);
   graph.setInitialValue(v["count"], count);
   graph.setInitialValue(v["inner"], inner);
   graph.setTileMapping(v, 0);
@@ -286,10 +288,11 @@ inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer b
   start(prog, name, copy);
 }
 
-// Start the copy of a variable into rows of a remote buffer.
+// Start the copy of a variable into rows of a remote buffer. `first`: what is done when its turn
+// comes.
 inline void store(poplar::Graph &graph, Sequence &prog, const Tensor &source, const Layout &layout,
                   poplar::RemoteBuffer buffer, const Tensor &row, unsigned cycles,
-                  const char *name) {
+                  const char *name, const Sequence &first = Sequence()) {
 #ifdef ELK_EMULATE_HBM
   Sequence delay;
   emulate(graph, delay, layout, true, cycles, name);
@@ -301,6 +304,7 @@ inline void store(poplar::Graph &graph, Sequence &prog, const Tensor &source, co
     throw std::runtime_error(std::string(name) + ": no core holds a part of the tensor");
   const Tensor whole = Assembly{source, layout, owners, Tensor()}.along(0).flatten();
   Sequence copy;
+  copy.add(first);
   if (row.valid())
     copy.add(Copy(whole, buffer, row, {name}));
   else

@@ -293,8 +293,8 @@ struct RemoteStep : Step {
       machine.gather(on, bytes.data());
     for (std::size_t i = 0; i < index.size(); ++i) {
       if (index[i] >= remote->rows)
-        throw poplar_error("remote buffer " + remote->handle + " has no row " +
-                           std::to_string(index[i]));
+        throw poplar_error(name + ": remote buffer " + remote->handle + " has no row " +
+                           std::to_string(index[i]) + " of " + std::to_string(remote->rows));
       char *there = buffer.data() + index[i] * row, *here = bytes.data() + i * row;
       std::memcpy(read ? here : there, read ? there : here, row);
     }
