@@ -1,251 +1,388 @@
-"""The figures of Elk's evaluation as sweeps: data, a picture, and a sentence beside the trend.
+"""The figures of Elk's evaluation: data, a picture, and a sentence beside the published trend.
 
-    python benchmarks/paper/figures.py [-o DIR] [--only hbm-bandwidth,…] [--jobs N] [--tiny]
+    python benchmarks/paper/figures.py [-o DIR] [--only A,B,…] [--jobs N] [--publish DIR] [--tiny]
+                                       [--page-only]
 
-Runs the sweeps of this folder into `DIR/results.sqlite` (it goes on where it stopped) and writes
-for each a table (`NAME.csv`), a picture (`NAME.svg`), and `figures.md` with the published trend and
-whether the data show it. The full-size graphs are in ../shared/models/full. `--tiny` tries the
-machinery on a bundled model, the test chips and the policies basic and ideal: trends are not
-judged then.
+Runs the sweeps of this folder into `DIR/results.sqlite` and the motivating curves into
+`DIR/curves.json` (it goes on where it stopped), and writes `paper.md` with, for each figure, a
+table, a picture (`paper/NAME.svg`) and whether the data show the published trend; rows of sweeps
+are in `paper/NAME.csv`. `--publish docs` puts these there instead of into DIR. The full-size graphs
+are in ../shared/models/full. `--page-only` computes nothing. `--tiny` tries the machinery on a
+bundled model, the test chips and cheap policies: trends are not judged then.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
-from itertools import pairwise
-from math import exp, log
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import curves
+import trends
+from charts import bar_chart, line_chart
+from curves import Curve
+from trends import HBM, PORT, Record, Records, Verdict, by_line, cases_of, mean, policies
+
 from elk_ir.errors import ElkError
 from elk_ir.explore.run import explore
-from elk_ir.explore.store import Store
+from elk_ir.explore.store import Row, Store
 from elk_ir.explore.sweep import Axis, Sweep, load_sweep
 from elk_ir.explore.table import flat, to_csv
+from elk_ir.explore.task import tasks_of
 
 HERE = Path(__file__).resolve().parent
-TINY_MODEL = HERE.parents[1] / "tests" / "models" / "statickv_scatter_dynamo.onnx"
-TINY_CHIPS = {"ipu-pod4-hbm": "test-16", "ipu-pod4-hbm-mesh": "test-16-mesh", "ipu-hbm": "test-16"}
+ROOT = HERE.parents[1]
+FULL = HERE.parents[2] / "shared" / "models" / "full"
+TINY_MODEL = ROOT / "tests" / "models" / "statickv_scatter_dynamo.onnx"
+TINY_CHIPS = {
+    "ipu-pod4-hbm": "test-16",
+    "ipu-pod4-hbm-mesh": "test-16-mesh",
+    "ipu-hbm": "test-16",
+    "wormhole-galaxy": "test-16-mesh",
+    "h100-32": "test-16",
+    "wormhole": "test-16-mesh",
+    "h100": "test-16",
+}
+LAYER = ("llama2-13b_L40_dyn_fp16_op20.onnx", {"batch": 32, "past_sequence_length": 2047})
+COMPILED = (
+    "dit-xl2_L28_b8_s1_kv2048_fp16.onnx",
+    "llama2-13b_L40_dyn_fp16_op20.onnx",
+    "gemma2-27b_L46_dyn_fp16_op20.onnx",
+    "opt-30b_L48_dyn_fp16_op20.onnx",
+    "llama2-70b_L80_dyn_fp16_op20.onnx",
+)
 
-Record = Mapping[str, Any]
-Verdict = tuple[bool, str]
-"""Whether the data agree with the published trend, and a sentence with the figures."""
+COLUMNS = (
+    "time_s",
+    "lower_bound_s",
+    "hbm_utilization",
+    "network_utilization",
+    "flops_per_s",
+    "breakdown_s.preload_only",
+    "breakdown_s.execute_only",
+    "breakdown_s.overlapped",
+    "breakdown_s.network_stall",
+    "energy_j",
+    "preload_edit_distance",
+    "sram_peak_bytes",
+    "cores",
+    "status",
+    "error",
+)
+"""Of a result, what the page's CSV files have; `elk explore show --csv` has all."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A sweep as a picture: `x` and `lines` are fields of a row; seconds of a run upwards."""
+    """A picture of a sweep. x and lines are fields of a row; `draw` is one of _DRAW."""
 
     name: str
     file: str
-    x: str
-    lines: tuple[str, ...]
     published: str
-    judge: Callable[[Sequence[Record]], Verdict]
-
-
-def by_line(
-    records: Sequence[Record], x: str, lines: Sequence[str]
-) -> dict[str, dict[float, float]]:
-    """Seconds by x, of each line."""
-    found: dict[str, dict[float, float]] = {}
-    for r in records:
-        if r["status"] == "ok":
-            line = ", ".join(_short(r.get(n)) for n in lines) or "time"
-            found.setdefault(line, {})[float(r[x])] = float(r["time_s"])
-    return {n: dict(sorted(v.items())) for n, v in found.items()}
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float) and abs(value) >= 1e6:
-        return f"{value:.4g}"
-    return Path(value).stem.split("_")[0] if isinstance(value, str) else str(value)
-
-
-def geometric(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(sum(map(log, values)) / len(values))
-
-
-# ---------------------------------------------------------------------- trends
-
-HBM = "hbm.bandwidth_bytes_per_s"
-PORT = "network.port_in_bytes_per_s"
-
-
-def judge_hbm(records: Sequence[Record]) -> Verdict:
-    """Diminishing returns on both networks; a mesh congests earlier."""
-    lines = by_line(records, HBM, ("chip",))
-    good, parts, gains = True, [], []
-    for name, points in lines.items():
-        t = list(points.values())
-        first, last = t[0] - t[1], t[-2] - t[-1]
-        good = good and first > last and t[0] > t[-1]
-        gains.append(t[0] / t[-1])
-        parts.append(
-            f"{name}: {t[0] * 1e3:.3g} → {t[-1] * 1e3:.3g} ms, the first step saves"
-            f" {first / t[0]:.0%}, the last {last / t[-2]:.1%}"
-        )
-    if len(gains) == 2:
-        good = good and gains[1] <= gains[0] * 1.001
-        parts.append(f"bandwidth gains {gains[0]:.2f}x on all-to-all, {gains[1]:.2f}x on meshes")
-    return good, "; ".join(parts)
-
-
-def judge_scaling(records: Sequence[Record]) -> Verdict:
-    """More HBM helps more with more network."""
-    lines = list(by_line(records, HBM, (PORT,)).values())
-    slow, fast = (p[min(p)] / p[max(p)] for p in (lines[0], lines[-1]))
-    return fast >= slow, (
-        f"the range of HBM gains {slow:.2f}x with the slowest network, {fast:.2f}x with the fastest"
-    )
-
-
-def judge_cores(records: Sequence[Record]) -> Verdict:
-    """More cores are faster, less than in proportion."""
-    t = next(iter(by_line(records, "cores", ()).values()))
-    cores, times = list(t), list(t.values())
-    gain, more = times[0] / times[-1], cores[-1] / cores[0]
-    falls = all(b <= a * 1.02 for a, b in pairwise(times))
-    return falls and gain > 1, f"{more:.2f} times the cores are {gain:.2f} times as fast"
-
-
-def judge_policies(records: Sequence[Record]) -> Verdict:
-    """elk-full against the others, by geometric means over all cases."""
-    cases: dict[tuple[object, ...], dict[str, Record]] = {}
-    for r in records:
-        if r["status"] == "ok":
-            case = (r["model"], r.get("dim.batch"), r.get("dim.past_sequence_length"))
-            cases.setdefault(case, {})[str(r["policy"])] = r
-    names = sorted({n for case in cases.values() for n in case})
-    best = "elk-full" if "elk-full" in names else names[0]
-    parts = []
-    ratios: dict[str, float] = {}
-    for name in names:
-        both = [c for c in cases.values() if name in c and best in c]
-        use = sum(float(c[name]["hbm_utilization"]) for c in both) / len(both)
-        ratios[name] = geometric([c[name]["time_s"] / c[best]["time_s"] for c in both])
-        parts.append(f"{name} takes {ratios[name]:.2f}x, HBM {use:.0%}")
-    good = all(r >= 0.999 for n, r in ratios.items() if n != "ideal")
-    return good, f"against {best}, over {len(cases)} cases: " + "; ".join(parts)
-
-
-def judge_training(records: Sequence[Record]) -> Verdict:
-    """Twice the multiply-adds help more than a third more bandwidth."""
-    lines = by_line(records, "macs_per_cycle_fp16", (HBM,))
-    cheap, *_, dear = lines.values()
-    flops = cheap[min(cheap)] / cheap[max(cheap)]
-    memory = cheap[min(cheap)] / dear[min(dear)]
-    return (
-        flops > memory,
-        f"twice the multiply-adds: {flops:.2f}x; 4/3 of the bandwidth: {memory:.2f}x",
-    )
+    judge: Callable[[Records, Mapping[str, Records]], Verdict]
+    x: str = ""
+    lines: tuple[str, ...] = ()
+    draw: str = "lines"
+    scale: float = 1.0
+    unit: str = ""
 
 
 FIGURES = (
     Figure(
+        "decode-latency",
+        "decode_latency.toml",
+        "Elk-Full is 1.87x Basic, 1.37x Static and 94.84 % of Ideal, on average.",
+        trends.judge_policies,
+        draw="cases",
+    ),
+    Figure(
+        "latency-breakdown",
+        "decode_latency.toml",
+        "HBM use rises from Basic over Static and Elk-Dyn to Elk-Full, which comes close to Ideal.",
+        trends.judge_use,
+        draw="breakdown",
+    ),
+    Figure(
         "hbm-bandwidth",
         "hbm_bandwidth.toml",
-        HBM,
-        ("chip",),
         "More HBM bandwidth helps with diminishing returns; a mesh congests earlier than"
         " all-to-all.",
-        judge_hbm,
+        trends.judge_hbm,
+        HBM,
+        ("chip", "policy"),
+        scale=1e-12,
+        unit="TB/s of HBM",
     ),
     Figure(
         "network-hbm",
         "network_hbm.toml",
-        HBM,
-        (PORT,),
         "Network and HBM must scale together.",
-        judge_scaling,
+        trends.judge_scaling,
+        HBM,
+        ("policy", PORT),
+        scale=1e-12,
+        unit="TB/s of HBM",
     ),
     Figure(
         "core-count",
         "core_count.toml",
-        "cores",
-        (),
         "Decoding gets faster with cores until memory bounds it.",
-        judge_cores,
+        trends.judge_cores,
+        "cores",
+        ("policy",),
+        unit="cores",
     ),
     Figure(
         "core-count-dit",
         "core_count_dit.toml",
+        "DiT-XL is compute-bound: it gains from cores, and less than LLMs from Elk.",
+        trends.judge_dit,
         "cores",
-        (),
-        "DiT-XL is compute-bound: it gains from cores.",
-        judge_cores,
-    ),
-    Figure(
-        "decode-latency",
-        "decode_latency.toml",
-        "dim.batch",
-        ("model", "dim.past_sequence_length", "policy"),
-        "Elk-Full is 1.87x Basic, 1.37x Static and 94.84 % of Ideal; HBM use 34.7 % (Basic),"
-        " 46.42 % (Static), 51.97 % (Elk-Dyn), 62.4 % (Elk-Full), 64.38 % (Ideal).",
-        judge_policies,
+        ("policy",),
+        unit="cores",
     ),
     Figure(
         "training",
         "training.toml",
-        "macs_per_cycle_fp16",
-        (HBM,),
         "Training gains more from FLOPS than from bandwidth: cheap memory suffices.",
-        judge_training,
+        trends.judge_training,
+        "macs_per_cycle_fp16",
+        ("policy", HBM),
+        unit="fp16 multiply-adds a cycle",
+    ),
+    Figure(
+        "other-chips",
+        "other_chips.toml",
+        "Nothing: other inter-core connected chips are the paper's future work.",
+        trends.judge_chips,
+        PORT,
+        ("chip", "policy"),
+        draw="factors",
+        scale=1e-9,
+        unit="times the chip's own network",
+    ),
+    Figure(
+        "other-chips-dit",
+        "other_chips_dit.toml",
+        "Nothing.",
+        trends.judge_chips,
+        PORT,
+        ("chip", "policy"),
+        draw="factors",
+        scale=1e-9,
+        unit="times the chip's own network",
     ),
 )
 
+CURVES = (
+    "execution-space",
+    "preload-space",
+    "preload-traffic",
+    "network-demand",
+    "cost-model",
+    "compile-time",
+)
 
-# ---------------------------------------------------------------------- pictures
+
+# ---------------------------------------------------------------------- pictures and tables
+
+Table = tuple[list[str], list[list[str]]]
 
 
-def chart(figure: Figure, records: Sequence[Record], title: str) -> str:
-    """Lines of seconds over x as SVG."""
-    lines = by_line(records, figure.x, figure.lines)
-    xs = [x for points in lines.values() for x in points]
-    top = max(v for points in lines.values() for v in points.values())
-    low, high = min(xs), max(xs)
-    left, upper, wide, tall = 70, 34, 560, 300
+def _lines(figure: Figure, records: Records) -> tuple[str, Table]:
+    lines = {
+        name: {x * figure.scale: y * 1e3 for x, y in points.items()}
+        for name, points in by_line(records, figure.x, figure.lines).items()
+    }
+    return line_chart(lines, figure.name, figure.unit, "ms"), _pivot(figure.unit, lines)
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        share = (x - low) / (high - low) if high > low else 0.5
-        return left + wide * share, upper + tall * (1 - y / top)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {upper + tall + 50}"'
-        ' font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text x="{left}" y="18" font-size="13">{escape(title)}: seconds of a run</text>',
+def _pivot(unit: str, lines: Mapping[str, Mapping[float, float]]) -> Table:
+    xs = sorted({x for points in lines.values() for x in points})
+    head = [f"ms, by {unit}", *(f"{x:.4g}" for x in xs)]
+    return head, [
+        [name, *(f"{points[x]:.3g}" if x in points else "" for x in xs)]
+        for name, points in lines.items()
     ]
-    for i in range(5):
-        y = top * i / 4
-        _, py = at(low, y)
-        parts.append(f'<path d="M{left} {py:.1f}h{wide}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 6}" y="{py + 4:.1f}" text-anchor="end">{y:.3g}</text>')
-    for x in sorted(set(xs)):
-        px, _ = at(x, 0)
-        parts.append(
-            f'<text x="{px:.1f}" y="{upper + tall + 16}" text-anchor="middle">{x:.4g}</text>'
+
+
+def _factors(figure: Figure, records: Records) -> tuple[str, Table]:
+    """Lines over multiples of each chip's own network."""
+    own: dict[str, list[float]] = {}
+    for r in records:
+        own.setdefault(str(r["chip"]), []).append(float(r[figure.x]))
+    # The multiples are the sweep's: 0.5 and up, of which the first one is the least port.
+    scaled = [{**r, figure.x: float(r[figure.x]) / min(own[str(r["chip"])]) / 2} for r in records]
+    lines = {
+        name: {x: y * 1e3 for x, y in points.items()}
+        for name, points in by_line(scaled, figure.x, figure.lines).items()
+    }
+    return line_chart(lines, figure.name, figure.unit, "ms"), _pivot(figure.unit, lines)
+
+
+def _cases(figure: Figure, records: Records) -> tuple[str, Table]:
+    """Decoding steps, a row a case; the bars are means over the cases of a model."""
+    cases, names = cases_of(records), policies(records)
+    bars: dict[str, dict[str, float]] = {}
+    for model in dict.fromkeys(model for model, _, _ in cases):
+        own = [found for (m, _, _), found in cases.items() if m == model]
+        bars[model] = {
+            name: trends.geometric([c[name]["time_s"] / c[name]["lower_bound_s"] for c in have])
+            for name in names
+            if (have := [c for c in own if name in c])
+        }
+    head = ["ms", "batch", "KV", "lower bound", *names]
+    rows = []
+    for (model, batch, past), found in sorted(cases.items()):
+        bound = max(float(r["lower_bound_s"]) for r in found.values())
+        times = [f"{found[n]['time_s'] * 1e3:.2f}" if n in found else "" for n in names]
+        rows.append([model, str(batch), str(past + 1), f"{bound * 1e3:.2f}", *times])
+    picture = bar_chart(
+        bars, f"{figure.name}: time over lower bound, geometric means", "model", "times"
+    )
+    return picture, (head, rows)
+
+
+PARTS = ("overlapped", "execute_only", "network_stall", "preload_only")
+
+
+def _breakdown(figure: Figure, records: Records) -> tuple[str, Table]:
+    """Shares of the time, utilisations and reordering by policy, means over all cases."""
+    bars: dict[str, dict[str, float]] = {}
+    rows = []
+    for name in policies(records):
+        own = [r for r in records if r["policy"] == name and r["status"] == "ok"]
+        bars[name] = {
+            p: mean([100 * float(r[f"breakdown_s.{p}"]) / float(r["time_s"]) for r in own])
+            for p in PARTS
+        }
+        rows.append(
+            [
+                name,
+                *(f"{bars[name][p]:.1f} %" for p in PARTS),
+                f"{mean([float(r['hbm_utilization']) for r in own]):.1%}",
+                f"{trends.UTILISATION[name]:.1%}" if name in trends.UTILISATION else "",
+                f"{mean([float(r['network_utilization']) for r in own]):.1%}",
+                f"{mean([float(r['flops_per_s']) for r in own]) / 1e12:.1f}",
+                f"{mean([float(r.get('preload_edit_distance') or 0) for r in own]):.2f}",
+            ]
         )
-    parts.append(f'<text x="{left}" y="{upper + tall + 36}">{escape(figure.x)}</text>')
-    for i, (name, points) in enumerate(lines.items()):
-        color = f"hsl({i * 137.5 % 360:.0f} 60% 42%)"
-        path = "L".join("{:.1f} {:.1f}".format(*at(x, y)) for x, y in points.items())
-        parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.8"/>')
-        parts += [
-            '<circle cx="{:.1f}" cy="{:.1f}" r="2.6" fill="{}"/>'.format(*at(x, y), color)
-            for x, y in points.items()
+    head = ["policy", "overlapped", "execute only", "network stall", "preload only"]
+    head += ["HBM", "HBM, published", "network", "TFLOPS", "steps a preload moves"]
+    picture = bar_chart(bars, f"{figure.name}: shares of the time", "policy", "%", stacked=True)
+    return picture, (head, rows)
+
+
+_DRAW: dict[str, Callable[[Figure, Records], tuple[str, Table]]] = {
+    "lines": _lines,
+    "cases": _cases,
+    "breakdown": _breakdown,
+    "factors": _factors,
+}
+
+
+def markdown(table: Table) -> str:
+    """A table."""
+    head, rows = table
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def section(
+    name: str,
+    title: str,
+    published: str,
+    verdict: Verdict,
+    table: Table,
+    files: str,
+    done: str,
+    small: bool,
+) -> str:
+    """One figure: what was published, what the data say, the picture, the table."""
+    good, sentence = verdict
+    word = "Tiny" if small else "Nothing to compare with" if good is None else ""
+    word = word or ("Agrees" if good else "Disagrees")
+    return "\n".join(
+        [
+            f"## {name}\n",
+            f"{title}.\n",
+            f"Published: {published}\n",
+            f"**{word}**: {sentence}.\n",
+            f"![{name}]({files}/{name}.svg)\n",
+            markdown(table),
+            f"{done}\n",
         ]
-        if i < 24:
-            parts.append(
-                f'<text x="{left + wide + 14}" y="{upper + 10 + 13 * i}" fill="{color}">'
-                f"{escape(name)}</text>"
-            )
-    return "\n".join([*parts, "</svg>\n"])
+    )
+
+
+def sweep_section(
+    figure: Figure, sweep: Sweep, rows: Sequence[Row], all_records: Mapping[str, Records], out: Path
+) -> str:
+    """The section of a sweep's figure; its picture and CSV are written."""
+    small = sweep.name.startswith("tiny-")
+    records: Records = all_records[sweep.name]
+    good = [r for r in records if r["status"] == "ok"]
+    total = len(tasks_of(sweep))
+    failed = [row for row in rows if row.status != "ok"]
+    cpu = sum(row.cpu_s for row in rows)
+    done = (
+        f"{len(rows)} of {total} points computed, {len(failed)} failed; {cpu:.0f} CPU s"
+        f" ({cpu / max(1, len(rows)):.1f} a point), at most"
+        f" {max((row.peak_rss_bytes for row in rows), default=0) / 1e9:.2f} GB a process."
+    )
+    name = f"tiny-{figure.name}" if small else figure.name
+    if rows:
+        done += f" Rows: [{sweep.name}.csv](paper/{sweep.name}.csv)."
+        (out / "paper" / f"{sweep.name}.csv").write_text(to_csv(_published(records)), "utf-8")
+    if failed:
+        done += f"\n\nThe first that failed: {(failed[0].error or '').splitlines()[0]}"
+    if not good:
+        return f"## {name}\n\n{sweep.description}.\n\n{done}\n"
+    picture, table = _DRAW[figure.draw](figure, good)
+    (out / "paper" / f"{name}.svg").write_text(picture, encoding="utf-8")
+    try:
+        verdict = figure.judge(good, all_records)
+    except (IndexError, KeyError, ZeroDivisionError, ValueError, StopIteration) as error:
+        verdict = (None, f"too few points to judge ({type(error).__name__})")
+    if len(rows) < total and not small:
+        verdict = (verdict[0], verdict[1] + f" (with {len(rows)} of {total} points)")
+    return section(name, sweep.description, figure.published, verdict, table, "paper", done, small)
+
+
+def _published(records: Records) -> list[dict[str, Any]]:
+    """The columns of a page's CSV file, models without their folders."""
+    rows = []
+    for r in records:
+        settings = {k: v for k, v in r.items() if "." in k or k in ("chip", "policy")}
+        kept = {k: v for k, v in settings.items() if not k.startswith("breakdown_s.")}
+        rows.append({"model": trends.short(r["model"]), **kept, **{k: r.get(k) for k in COLUMNS}})
+    return rows
+
+
+def curve_section(curve: Curve, out: Path, small: bool) -> str:
+    """The section of a curve; its picture is written."""
+    name = f"tiny-{curve.name}" if small else curve.name
+    (out / "paper" / f"{name}.svg").write_text(curve.picture, encoding="utf-8")
+    table = (list(curve.head), [[str(v) for v in row] for row in curve.rows])
+    return section(
+        name,
+        curve.title,
+        curve.published,
+        (curve.agrees, curve.sentence),
+        table,
+        "paper",
+        f"{curve.cpu_s:.0f} CPU s.",
+        small,
+    )
 
 
 # ---------------------------------------------------------------------- running
@@ -270,54 +407,143 @@ def tiny(sweep: Sweep) -> Sweep:
     return replace(sweep, name=f"tiny-{sweep.name}", base=base, axes=axes)
 
 
-def make(figure: Figure, sweep: Sweep, folder: Path, jobs: int, small: bool) -> str:
-    """Run one sweep and write its table and picture; its paragraph for figures.md."""
-    results = folder / "results.sqlite"
-    summary = explore(
-        sweep, str(results), jobs=jobs, say=lambda line: _say(f"{sweep.name}: {line}")
-    )
-    store = Store(results, create=False)
-    rows = store.rows(sweep.name)
-    store.close()
-    records = [{figure.x: None, **flat(row)} for row in rows]
-    if figure.x.startswith("dim."):
-        records = [{**r, figure.x: r[figure.x] or 0} for r in records]
-    (folder / f"{sweep.name}.csv").write_text(to_csv(records), encoding="utf-8")
-    lines = [f"## {sweep.name}\n", f"{sweep.description}.\n", f"Published: {figure.published}\n"]
-    failed = [row for row in rows if row.status != "ok"]
-    if len(failed) == len(rows):
-        lines.append(f"No point could be computed. The first: {failed[0].error}\n")
-        return "\n".join(lines)
-    picture = chart(figure, records, sweep.name)
-    (folder / f"{sweep.name}.svg").write_text(picture, encoding="utf-8")
-    lines.append(f"![{sweep.name}]({sweep.name}.svg)\n")
+class Curves:
+    """The curves computed so far, in a JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[str, Curve] = {}
+        if path.is_file():
+            self.known = {
+                name: Curve(**{**entry, "head": tuple(entry["head"])})
+                for name, entry in json.loads(path.read_text(encoding="utf-8")).items()
+            }
+
+    def add(self, curve: Curve) -> None:
+        """Keep a curve."""
+        self.known[curve.name] = curve
+        text = json.dumps({n: asdict(c) for n, c in self.known.items()}, indent=1)
+        self.path.write_text(text + "\n", encoding="utf-8")
+
+    def compute(self, wanted: Sequence[str], small: bool) -> None:
+        """The curves wanted that are not there yet."""
+        missing = [n for n in wanted if n not in self.known]
+        if any(n in missing for n in CURVES[:4]):
+            name, dims = LAYER
+            model, chip = (TINY_MODEL, "test-16") if small else (FULL / name, "ipu-pod4-hbm")
+            for curve in curves.layer_curves(model, chip, {} if small else dims):
+                self.add(curve)
+                _say(f"{curve.name}: done")
+        if "cost-model" in missing and not small:
+            self.add(curves.accuracy())
+        if "compile-time" in missing:
+            models = [TINY_MODEL] if small else [FULL / name for name in COMPILED]
+            chip, policy = ("test-16", "basic") if small else ("ipu-pod4-hbm", "elk-full")
+            self.add(curves.compile_times(models, chip, policy, {} if small else LAYER[1]))
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether it was changed; 'unknown' without git."""
     try:
-        good, sentence = figure.judge(records)
-        verdict = "Tiny" if small else "Agrees" if good else "DISAGREES"
-        lines.append(f"{verdict}: {sentence}.\n")
-    except (IndexError, KeyError, ZeroDivisionError, ValueError) as error:
-        lines.append(f"Too few points to judge ({type(error).__name__}).\n")
-    cpu = sum(row.cpu_s for row in rows)
-    peak = max(row.peak_rss_bytes for row in rows)
-    lines.append(
-        f"{len(rows)} points, {len(failed)} failed; {cpu:.0f} CPU s"
-        f" ({cpu / len(rows):.1f} a point), {summary.wall_s:.0f} s of waiting in this run,"
-        f" at most {peak / 1e9:.2f} GB a process.\n"
-    )
-    return "\n".join(lines)
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=10"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return run.stdout.strip()
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def sweeps_of(wanted: Sequence[str], small: bool) -> dict[str, Sweep]:
+    """The sweeps of the figures wanted, by file."""
+    found: dict[str, Sweep] = {}
+    for figure in FIGURES:
+        if figure.name in wanted:
+            sweep = load_sweep(HERE / figure.file)
+            found[figure.file] = tiny(sweep) if small else sweep
+    return found
+
+
+def run(folder: Path, wanted: Sequence[str], jobs: int, small: bool) -> Iterator[tuple[str, float]]:
+    """Compute what is missing; wall seconds of each sweep, and of the curves, of this run."""
+    log = folder / "commits.json"
+    known: list[str] = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    log.write_text(json.dumps(list(dict.fromkeys([*known, commit()]))) + "\n", encoding="utf-8")
+    for sweep in sweeps_of(wanted, small).values():
+        summary = explore(
+            sweep,
+            str(folder / "results.sqlite"),
+            jobs=jobs,
+            say=lambda line, name=sweep.name: _say(f"{name}: {line}"),
+        )
+        yield sweep.name, summary.wall_s
+    started = time.monotonic()
+    Curves(folder / "curves.json").compute([n for n in CURVES if n in wanted], small)
+    yield "curves", time.monotonic() - started
+
+
+def page(folder: Path, out: Path, wanted: Sequence[str], small: bool) -> str:
+    """The page, of what has been computed."""
+    (out / "paper").mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[Row]] = {}
+    if (folder / "results.sqlite").is_file():
+        store = Store(folder / "results.sqlite", create=False)
+        for row in store.rows():
+            rows.setdefault(row.sweep, []).append(row)
+        store.close()
+    records: dict[str, list[Record]] = {n: [flat(r) for r in rs] for n, rs in rows.items()}
+    found = Curves(folder / "curves.json").known
+    sweeps = sweeps_of(wanted, small)
+    parts, cpu, points = [], 0.0, 0
+    for figure in FIGURES:
+        if figure.name in wanted:
+            sweep = sweeps[figure.file]
+            own = rows.get(sweep.name, [])
+            records.setdefault(sweep.name, [])
+            parts.append(sweep_section(figure, sweep, own, records, out))
+    for sweep in sweeps.values():
+        cpu += sum(row.cpu_s for row in rows.get(sweep.name, []))
+        points += len(rows.get(sweep.name, []))
+    for name in CURVES:
+        if name in wanted and name in found:
+            parts.append(curve_section(found[name], out, small))
+            cpu += found[name].cpu_s
+    return "\n".join([_head(folder, cpu, points, small), *parts])
+
+
+def _head(folder: Path, cpu: float, points: int, small: bool) -> str:
+    log = folder / "commits.json"
+    known = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    note = "On a tiny model and test chips: nothing here says anything about Elk.\n\n"
+    return (
+        "# Elk's figures, computed\n\n"
+        + (note if small else "")
+        + "Written by `python benchmarks/paper/figures.py --publish docs`: tables, pictures and"
+        " verdicts follow from the data. The published trends are those of Elk (MICRO'25). Times"
+        " are simulated; `ideal` is Elk's Ideal machine, which can't be built. `search` has a"
+        " budget of 5 seconds a point.\n\n"
+        f"All of it: {cpu:,.0f} CPU s ({points} points of sweeps, and the curves), that is"
+        f" {cpu / 120:.0f} minutes on two cores. Computed at commit"
+        f" {' and '.join(known) or 'unknown'}.\n"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sweeps."""
-    names = [f.name for f in FIGURES]
+    """Run the sweeps and curves, and write the page."""
+    names = [*(f.name for f in FIGURES), *CURVES]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", default="paper-figures", metavar="DIR")
+    parser.add_argument("--publish", metavar="DIR", help="where the page goes (default: DIR)")
     parser.add_argument("--only", default=",".join(names), metavar="A,B,…")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--page-only", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     wanted = args.only.split(",")
@@ -326,20 +552,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no figure is called {unknown[0]!r}; there are {', '.join(names)}")
     folder = Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
-    paragraphs = ["# Elk's figures\n"]
-    if args.tiny:
-        paragraphs.append("On a tiny model and test chips: nothing here says anything about Elk.\n")
+    out = Path(args.publish) if args.publish else folder
     try:
-        for figure in FIGURES:
-            if figure.name in wanted:
-                sweep = load_sweep(HERE / figure.file)
-                sweep = tiny(sweep) if args.tiny else sweep
-                paragraphs.append(make(figure, sweep, folder, args.jobs, args.tiny))
-    except ElkError as error:
+        if not args.page_only:
+            for name, wall_s in run(folder, wanted, args.jobs, args.tiny):
+                _say(f"{name}: {wall_s:.0f} s of waiting in this run")
+        text = page(folder, out, wanted, args.tiny)
+    except (ElkError, RuntimeError) as error:
         _say(f"figures: error: {error}")
         return 1
-    text = "\n".join(paragraphs)
-    (folder / "figures.md").write_text(text, encoding="utf-8")
+    (out / "paper.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
 

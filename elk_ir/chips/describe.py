@@ -141,13 +141,14 @@ def _network(chip: Chip) -> Iterator[str]:
             f" {si(net.link_bytes_per_s, 'B/s')} in each direction of a link, dimension-order"
             f" routing, and {ports}."
         )
-    yield (
-        "Preloads and exchanges share it fairly."
-        if net.transfer_sharing == "max-min"
-        else "Exchanges go before preloads on it."
-    )
-    if net.preload_network == "separate" or chip.preload_sram == "separate":
-        yield "(This is an Ideal machine: preloads have a network or an SRAM of their own.)"
+    if net.preload_network == "separate":
+        yield "Preloads have ports of their own, as many and as fast as those of exchanges."
+    elif net.transfer_sharing == "max-min":
+        yield "Preloads and exchanges share it fairly."
+    else:
+        yield "Exchanges go before preloads on it."
+    if chip.preload_sram == "separate":
+        yield "(This is an Ideal machine: preloads have an SRAM of their own.)"
     if net.exchange_overhead_factor != 1:
         yield f"A byte of an exchange costs {net.exchange_overhead_factor:g} port bytes."
     if chip.chips > 1:

@@ -98,8 +98,8 @@ class Network(Section):
     preload_network: str = field(
         default="shared",
         metadata=choice(
-            "whether preloads use the same ports and links as exchanges; `separate` only serves"
-            " the Ideal reference",
+            "whether preloads use the same ports and links as exchanges; `separate`: each has all"
+            " of them (a GPU's loads come through its cache; and the Ideal reference)",
             "shared",
             "separate",
         ),

@@ -49,12 +49,25 @@ def tasks_of(sweep: Sweep) -> list[Task]:
     return [_task(sweep, i, settings) for i, settings in enumerate(sweep.points())]
 
 
+_FINDING = ("policy", "time_budget_s", "seed")
+"""Settings of the search for a program. Points that differ in nothing else share everything that
+comes before it, and policies begin with what others found."""
+
+
 def dispatch_order(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with those that share plans next to each other."""
-    first: dict[str, int] = {}
+    """The tasks with those that share plans next to each other, and among these those that differ
+    in nothing but the policy."""
+    groups: dict[str, int] = {}
+    machines: dict[str, int] = {}
     for task in tasks:
-        first.setdefault(task.group, task.position)
-    return sorted(tasks, key=lambda t: (first[t.group], t.position))
+        groups.setdefault(task.group, task.position)
+        machines.setdefault(_machine(task), task.position)
+    return sorted(tasks, key=lambda t: (groups[t.group], machines[_machine(t)], t.position))
+
+
+def _machine(task: Task) -> str:
+    rest = {k: v for k, v in task.settings.items() if k not in _FINDING}
+    return json.dumps(rest, sort_keys=True)
 
 
 def dims_of(settings: Mapping[str, Any]) -> dict[str, int]:
