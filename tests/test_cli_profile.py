@@ -104,7 +104,7 @@ def test_data_that_is_no_good(
 def test_outputs_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = conv_csv(tmp_path / "d.csv")
     assert main(["profile", "fit", str(data), "-o", str(tmp_path / "none" / "m.txt")]) == 1
-    assert "cannot write this file" in capsys.readouterr().err
+    assert "cannot be written" in capsys.readouterr().err
     assert main(["profile", "fit", str(data), "-o", str(tmp_path / "m.csv")]) == 2
     own = conv_csv(tmp_path / "own.txt")
     before = own.read_bytes()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elk_ir.errors import ElkError, UsageError
+from elk_ir.output import write_text
 from elk_ir.tools.elk_options import add_json_flag, print_json, progress, short, table
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _show(args: argparse.Namespace) -> int:
             raise UsageError("--pivot takes three fields: ROW,COL,VALUE")
         pivoted = pivot(records, *names)
     if args.csv is not None:
-        _write(args.csv, to_csv(records))
+        write_text(args.csv, to_csv(records))
     if args.json:
         print_json(_object(rows, records, pivoted))
     elif pivoted is not None:
@@ -184,16 +185,6 @@ def _show(args: argparse.Namespace) -> int:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _write(path: str, text: str) -> None:
-    from pathlib import Path
-
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        raise ElkError(f"cannot be written: {what}", where=path) from None
 
 
 def _object(

@@ -24,6 +24,7 @@ from contextlib import suppress
 
 from elk_ir import __version__
 from elk_ir.errors import ElkError
+from elk_ir.output import failed_output
 from elk_ir.tools import (
     cmd_chips,
     cmd_compare,
@@ -92,6 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say(f"{TOOL}: interrupted")
         return 130
+    except OSError as error:
+        # Files report their own errors, so this is stdout: its disk is full, say.
+        _say(f"{TOOL}: error: {failed_output(error)}")
+        return 1
     except MemoryError:
         _say(f"{TOOL}: error: out of memory")
         return 1
@@ -108,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str) -> None:
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         sys.stdout.flush()
     print(message, file=sys.stderr, flush=True)
 

@@ -28,6 +28,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from elk_ir import __version__
 from elk_ir.errors import ElkError, UsageError
+from elk_ir.output import failed_output
 from elk_ir.pipelines import PIPELINES
 from elk_ir.universe import all_dialects
 
@@ -388,6 +389,10 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
     except KeyboardInterrupt:
         _say(f"{TOOL}: interrupted")
         return 130
+    except OSError as error:
+        # What is read reports its own errors: the disk of the output is full, say.
+        _say(f"{TOOL}: error: {failed_output(error, tool and tool.args.output_file)}")
+        return 1
     except Exception as error:
         _say(f"{TOOL}: error: internal error: {summarize(error)}")
         return 1
@@ -401,7 +406,7 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
 
 
 def _say(message: str) -> None:
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         sys.stdout.flush()
     print(message, file=sys.stderr, flush=True)
 

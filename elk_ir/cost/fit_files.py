@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -18,6 +17,7 @@ from typing import Any
 
 from elk_ir.cost.linear_tree import KINDS, LINE_KINDS, Errors, Fit
 from elk_ir.errors import ElkError
+from elk_ir.output import write_text
 
 BASES = ("roofline", "ipu-mk2")
 SHIPPED = Path(__file__).parent / "models" / "ipu-mk2.txt"
@@ -90,13 +90,7 @@ def save_fits(fits: FitSet, path: Path) -> None:
     sidecar = json.dumps(describe(fits), indent=1) + "\n"
     # The sidecar last: until it is there, the hash of the old one refuses the new text.
     for target, text in ((path, fits.text), (sidecar_of(path), sidecar)):
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(target)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise ElkError(f"cannot write this file: {error.strerror}", where=str(target)) from None
+        write_text(target, text)
 
 
 def load_fits(path: Path) -> FitSet:

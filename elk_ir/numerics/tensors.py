@@ -11,6 +11,7 @@ import numpy as np
 
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of, is_float
+from elk_ir.output import replacing
 
 _PREFIXES = ("in/", "out/")
 
@@ -55,12 +56,8 @@ def write_npz(path: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by plain name. Types that numpy cannot store (bfloat16) become float32, which
     holds them exactly. Raises ElkError when the file cannot be written."""
     plain = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in arrays.items()}
-    try:
-        with open(path, "wb") as stream:
-            np.savez(stream, allow_pickle=False, **plain)
-    except OSError as error:
-        what = error.strerror or str(error)
-        raise ElkError(f"cannot be written: {what}", where=str(path)) from None
+    with replacing(path, binary=True) as stream:
+        np.savez(stream, allow_pickle=False, **plain)
 
 
 def check_inputs(

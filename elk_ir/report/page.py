@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from elk_ir.errors import ElkError
+from elk_ir.output import write_text
 
 _FOLDER = Path(__file__).parent
 
@@ -24,11 +24,7 @@ _PART_COLORS = ("var(--hbm)", "var(--execute)", "var(--mark)", "var(--network)")
 
 def write_page(data: Mapping[str, Any], path: str | Path) -> None:
     """Write the page. Raises ElkError if it can't be written."""
-    try:
-        Path(path).write_text(page(data), encoding="utf-8")
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        raise ElkError(f"cannot be written: {what}", where=str(path)) from None
+    write_text(path, page(data))
 
 
 def page(data: Mapping[str, Any]) -> str:

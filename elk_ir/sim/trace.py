@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from elk_ir.errors import ElkError
+from elk_ir.output import write_text
 from elk_ir.sim.result import SimResult
 
 _ROWS = {"execute": 1, "network": 2, "hbm": 3}
@@ -80,8 +80,4 @@ def write_trace(result: SimResult, path: Path | str, *, program: str = "program"
     text = json.dumps(
         {"displayTimeUnit": "ns", "traceEvents": trace_events(result, program=program)}
     )
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        raise ElkError(f"cannot be written: {what}", where=str(path)) from None
+    write_text(path, text + "\n")

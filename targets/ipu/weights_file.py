@@ -20,6 +20,7 @@ from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
 from elk_ir.numerics.tensors import TensorSpec
+from elk_ir.output import replacing
 
 
 def remotes_of(module: ModuleOp) -> list[ipu.RemoteOp]:
@@ -146,11 +147,8 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 def _write(arrays, path: Path | str) -> int:
     total = 0
-    try:
-        with open(path, "wb") as stream:
-            for array in arrays:
-                stream.write(_plain(array).tobytes())
-                total += array.nbytes
-    except OSError as error:
-        raise ElkError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    with replacing(path, binary=True) as stream:
+        for array in arrays:
+            stream.write(_plain(array).tobytes())
+            total += array.nbytes
     return total

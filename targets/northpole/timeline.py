@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from elk_ir.errors import ElkError
 from elk_ir.northpole.mapping import Mapping
 from elk_ir.northpole.pipeline import HOST, decode_intervals
+from elk_ir.output import write_text
 
 TOKENS = 3
 """Rounds of generation that the trace shows: one fills the pipeline, the others repeat."""
@@ -39,8 +39,4 @@ def trace_events(mapping: Mapping, tokens: int = TOKENS) -> list[dict[str, Any]]
 def write_trace(mapping: Mapping, path: str | Path) -> None:
     """Write the trace. Raises ElkError when the file cannot be written."""
     text = json.dumps({"traceEvents": trace_events(mapping), "displayTimeUnit": "ns"}) + "\n"
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        raise ElkError(f"cannot be written: {what}", where=str(path)) from None
+    write_text(path, text)
