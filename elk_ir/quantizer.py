@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from elk_ir.chips import Chip
     from elk_ir.compiler import Report, Source
 
-_BEFORE_ICCA = ("te-state-capacity", "northpole-map-stages", "convert-te-to-icca")
+_BEFORE_ICCA = (
+    "te-state-capacity",
+    "northpole-map-stages",
+    "te-chunk-attention",
+    "convert-te-to-icca",
+)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,13 @@ def planned(chip: Chip, policy: str | None) -> tuple[str, ...]:
             f"unknown policy {policy!r}", hint=f"the policies for {chip.name!r} are: {listed}"
         )
     schedule = f"icca-schedule{{policy={policy}}}" if chip.hbm else "icca-make-resident"
-    return ("convert-te-to-icca", schedule, "icca-allocate", "icca-verify-program")
+    return (
+        "te-chunk-attention",
+        "convert-te-to-icca",
+        schedule,
+        "icca-allocate",
+        "icca-verify-program",
+    )
 
 
 def target_names() -> tuple[str, ...]:

@@ -54,6 +54,7 @@ PASSES: dict[str, str] = {
     "onnx-cut-host": "elk_ir.passes.onnx_cut_host:OnnxCutHostPass",
     "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
+    "te-chunk-attention": "elk_ir.passes.te_chunk_attention:TeChunkAttentionPass",
     "te-fold-quantization": "elk_ir.passes.te_fold_quantization:TeFoldQuantizationPass",
     "te-fold-views": "elk_ir.passes.te_fold_views:TeFoldViewsPass",
     "te-fuse-attention": "elk_ir.passes.te_fuse_attention:TeFuseAttentionPass",

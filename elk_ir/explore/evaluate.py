@@ -163,7 +163,7 @@ def _prepare(task: Task, chip: Chip) -> _Ready:
     module = front.module.clone()
     module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
     passes = pipeline(chip, kv_capacity=task.settings.get("kv_capacity"))
-    _, back = split_at(passes, "convert-te-to-icca")
+    _, back = split_at(passes, "te-chunk-attention")
     middle, _ = split_at(back, "icca-schedule")
     run_passes(context(), module, middle, model=front.name)
     check_hbm(module, chip)
@@ -184,7 +184,7 @@ def _front(task: Task, chip: Chip) -> _Front:
     module, source = import_source(Path(task.model), chip, dims=dims_of(task.settings))
     signature = signature_of(module)
     passes = pipeline(chip, kv_capacity=task.settings.get("kv_capacity"))
-    front, _ = split_at(passes, "convert-te-to-icca")
+    front, _ = split_at(passes, "te-chunk-attention")
     run_passes(context(), module, front, model=source.name)
     return _Front(source.name, module, signature)
 

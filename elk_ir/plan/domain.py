@@ -95,6 +95,15 @@ class Access:
         """Elements of the image of a tile, an axis."""
         return tuple(axis.size(tile) for axis in self.axes)
 
+    def read_elements(self, extents: tuple[int, ...]) -> int:
+        """Elements of the box that a domain of `extents` reads: the tensor, or a part of it."""
+        total = 1
+        for axis, extent in zip(self.axes, self.shape, strict=True):
+            low = axis.offset + sum(min(k, 0) * (extents[d] - 1) for d, k in axis.terms)
+            high = axis.offset + sum(max(k, 0) * (extents[d] - 1) for d, k in axis.terms)
+            total *= max(min(high, extent - 1) - max(low, 0) + 1, 0)
+        return total
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:

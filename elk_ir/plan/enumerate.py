@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 
@@ -133,7 +132,7 @@ def _front(
         landing_bytes=costs.landing_bytes,
         cores=costs.cores,
         hbm_bytes=sum(
-            prod(a.shape) * itemsize(a.dtype)
+            a.read_elements(op.extents) * itemsize(a.dtype)
             for a, s in zip(op.operands, sources, strict=True)
             if s is Source.HBM
         ),

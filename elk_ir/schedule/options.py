@@ -169,7 +169,8 @@ def _table(
     controller_s = np.zeros(n)
     fills = np.zeros(n)
     loaded = [v for v, s in enumerate(sources) if s is Source.HBM]
-    hbm_bytes = sum(prod(op.operands[v].shape) * itemsize(op.operands[v].dtype) for v in loaded)
+    read = [op.operands[v].read_elements(op.extents) for v in loaded]
+    hbm_bytes = sum(n * itemsize(op.operands[v].dtype) for n, v in zip(read, loaded, strict=True))
     for rows, batch in _batches(op, plans):
         g = Geometry.of(op, batch)
         for e, v in enumerate(resident):
