@@ -326,7 +326,7 @@ def plans(draw: Draw, op: Operator, cores: int) -> Plan:
         dim = op.dims[d]
         if dim.kind is DimKind.LOCAL or left == 1:
             continue
-        most = min(left, dim.extent)
+        most = max(1, min(left, dim.extent))  # a dimension may be empty
         choices = sorted({normal_form(dim.extent, f) for f in range(1, most + 1)})
         grid[d] = draw(st.sampled_from(choices))
         left //= grid[d]

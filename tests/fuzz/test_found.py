@@ -1,0 +1,67 @@
+"""Models that fuzzing found to be compiled wrongly, as small as they get: one test a defect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from elk_ir.chips import Chip, load_chip
+from fuzz.builder import OPSET
+from fuzz.reference import Reference
+from fuzz.runner import Case, Tally, run_case
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Arrays,
+    outputs: Mapping[str, str],
+    weights: Arrays | None = None,
+) -> onnx.ModelProto:
+    """A model whose outputs are named with their element types; shapes are inferred."""
+    graph = helper.make_graph(
+        list(nodes),
+        "found",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in inputs.items()
+        ],
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), None)
+            for n, t in outputs.items()
+        ],
+        [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def agrees(
+    model: onnx.ModelProto,
+    inputs: Arrays,
+    *,
+    chip: Chip | str = "test-16",
+    policy: str | None = "basic",
+    report: bool = False,
+) -> None:
+    """Every level computes what ONNX's evaluators do."""
+    machine = load_chip(chip) if isinstance(chip, str) else chip
+    case = Case(model, dict(inputs), machine, policy, Counter())
+    reference = Reference.of(model, inputs)
+    assert run_case(case, reference.problems, Tally(), report=report) == "agrees"
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Standard normal float32, always the same."""
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_scalar_outputs_can_be_stored() -> None:
+    """The icca level took a stored scalar for a number that cannot be changed."""
+    inputs = {"x": np.array(1.5, np.float32)}
+    agrees(model_of([helper.make_node("Abs", ["x"], ["y"])], inputs, {"y": "float32"}), inputs)
