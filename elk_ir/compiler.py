@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
-from elk_ir.errors import ElkError, ModelError
+from elk_ir.errors import ElkError, ModelError, UsageError
 from elk_ir.numerics.tensors import TensorSpec
 from elk_ir.target import Target, find_target
 
@@ -107,6 +107,8 @@ def compile_model(
     Raises ElkError, with one message, when the model or the chip is no good or when the model does
     not fit the chip. Weights are not read and need not exist.
     """
+    if dims is not None and not isinstance(dims, Mapping):
+        raise UsageError("dims binds each dimension once", hint="elk_ir.compile_set takes several")
     started = time.process_time()
     machine = resolve_chip(chip)
     backend = find_target(resolve_target(target, machine))

@@ -229,7 +229,13 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
     from elk_ir.report_json import signature_from_report
 
     folder = Path(folder)
-    report = _read_report(folder / REPORT_FILE)
+    report = read_report(folder / REPORT_FILE)
+    if "programs" in report:
+        raise ElkError(
+            f"this folder holds {len(report['programs'])} programs",
+            where=str(folder),
+            hint="use elk_ir.load_set, or give the folder of one of them",
+        )
     if "host" in report:
         from elk_ir.hosted import load_hosted
 
@@ -284,7 +290,8 @@ def write_files(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def _read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> dict[str, Any]:
+    """The object in a `report.json`. Raises ElkError for a file that is missing or damaged."""
     text = read_text(path)
     try:
         report = json.loads(text)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from elk_ir.compiler import Signature
     from elk_ir.program import Program
+    from elk_ir.program_set import ProgramSet
     from elk_ir.quantizer import Quantization
 
 Say = Callable[[str], None]
@@ -30,6 +31,7 @@ _COMPILE_FLAGS = (
     "kv_capacity",
     "time_budget",
     "objective",
+    "attention_chunks",
     "precision",
     "cards",
     "users",
@@ -60,7 +62,8 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         "--dim",
         action="append",
         metavar="NAME=VALUE",
-        help="bind a symbolic dimension (repeatable)",
+        help="bind a symbolic dimension (repeatable); `elk compile` takes NAME=V1,V2,… as well, and"
+        " makes a program for each",
     )
     group.add_argument(
         "--kv-capacity",
@@ -78,6 +81,13 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         "--objective",
         choices=("time", "energy"),
         help="what the policies minimise (default: time)",
+    )
+    group.add_argument(
+        "--attention-chunks",
+        type=int,
+        metavar="N",
+        help="cut attention over a KV cache into N parts of the batch, 1: leave it whole"
+        " (default: what the chip's SRAM asks for)",
     )
 
     cards = parser.add_argument_group("mapping to NorthPole cards")
@@ -177,6 +187,13 @@ def dims_of(args: argparse.Namespace) -> dict[str, int]:
     return parse_dims(args.dim or ())
 
 
+def bindings_of(args: argparse.Namespace) -> list[dict[str, int]]:
+    """`--dim` with several values as one dictionary for each combination. Raises UsageError."""
+    from elk_ir.frontend.xdsl_frontend import parse_bindings
+
+    return parse_bindings(args.dim or ())
+
+
 def given_inputs(args: argparse.Namespace) -> dict[str, np.ndarray] | None:
     """The tensors of `--inputs`, None if they are to be made up once the model is known.
 
@@ -223,41 +240,68 @@ def compile_from_args(
     the fields about time to its report."""
     from elk_ir.compiler import compile_model
 
-    if args.chip is None:
-        raise UsageError("--chip is needed to compile a model", hint="`elk chips` lists them")
     return compile_model(
         args.model,
-        chip=args.chip,
-        target=args.target,
-        policy=args.policy,
         dims=dims_of(args),
         input_shapes=None if inputs is None else {n: a.shape for n, a in inputs.items()},
-        kv_capacity=args.kv_capacity,
-        time_budget_s=args.time_budget,
-        objective=args.objective,
-        mapping=mapping_of(args),
-        quantize=quantization_of(args),
-        simulate=simulate,
-        host=not getattr(args, "no_host", None),
-        progress=say,
+        **_options(args, say, simulate),
     )
+
+
+def compile_set_from_args(
+    args: argparse.Namespace, say: Say, *, simulate: bool = False
+) -> ProgramSet:
+    """Compile `args.model` for every combination of what --dim binds."""
+    from elk_ir.program_set import compile_set
+
+    return compile_set(args.model, dims=bindings_of(args), **_options(args, say, simulate))
+
+
+def _options(args: argparse.Namespace, say: Say, simulate: bool) -> dict[str, Any]:
+    """What `elk_ir.compile` takes, but for the model and its dimensions."""
+    if args.chip is None:
+        raise UsageError("--chip is needed to compile a model", hint="`elk chips` lists them")
+    return {
+        "chip": args.chip,
+        "target": args.target,
+        "policy": args.policy,
+        "kv_capacity": args.kv_capacity,
+        "time_budget_s": args.time_budget,
+        "objective": args.objective,
+        "attention_chunks": args.attention_chunks,
+        "mapping": mapping_of(args),
+        "quantize": quantization_of(args),
+        "simulate": simulate,
+        "host": not getattr(args, "no_host", None),
+        "progress": say,
+    }
 
 
 def program_from_args(
     args: argparse.Namespace, say: Say, inputs: Mapping[str, np.ndarray] | None
 ) -> Program:
-    """Load `args.model` if it is a folder, else compile it."""
+    """Load `args.model` if it is a folder, else compile it. Of a folder with several programs, the
+    one for the inputs, or the one that --dim picks."""
     from elk_ir.program import load
+    from elk_ir.program_set import is_set, load_set
 
     if not Path(args.model).is_dir():
         return compile_from_args(args, say, inputs)
+    several = is_set(args.model)
     for flag in _COMPILE_FLAGS:
+        if flag == "dim" and several:
+            continue
         if getattr(args, flag, None) not in (None, []):
             raise UsageError(
                 f"--{flag.replace('_', '-')} does not apply to a program that is compiled already"
             )
     say("loading the program")
-    return load(args.model)
+    if not several:
+        return load(args.model)
+    programs = load_set(args.model)
+    if inputs is None or args.dim:
+        return programs.bound_to(dims_of(args))
+    return programs.select({name: array.shape for name, array in inputs.items()})
 
 
 # ---------------------------------------------------------------------- output
@@ -354,6 +398,26 @@ def summary(report: Mapping[str, Any]) -> str:
             f" {state['written_bytes']:,} bytes written in a run"
         )
     return "\n".join(lines)
+
+
+def set_summary(report: Mapping[str, Any]) -> str:
+    """Several programs of a model, one a line."""
+    rows = [
+        (
+            entry["folder"],
+            entry.get("time_s", "-"),
+            entry.get("tokens_per_s", "-"),
+            entry.get("sram_peak_bytes", "-"),
+            entry["hbm_footprint_bytes"],
+        )
+        for entry in report["programs"]
+    ]
+    head = (
+        f"{report['model']} for {report['chip']} ({report['target']}), {len(rows)} programs,"
+        f" scheduled by policy {report['policy']}\n"
+    )
+    columns = ("program", "time_s", "tokens_per_s", "sram_peak_bytes", "hbm_footprint_bytes")
+    return head + table(columns, rows)
 
 
 _SHOWN_ON_HOST = 5

@@ -38,6 +38,23 @@ def parse_dims(bindings: Iterable[str]) -> dict[str, int]:
     return dims
 
 
+def parse_bindings(bindings: Iterable[str]) -> list[dict[str, int]]:
+    """Read bindings that may hold several values, `NAME=V1,V2,…`: every combination, the last name
+    changing fastest. Raises UsageError as `parse_dims` does, and for a value given twice."""
+    sets: list[dict[str, int]] = [{}]
+    for binding in bindings:
+        name, _, text = binding.rpartition("=")
+        values = text.split(",")
+        parsed = [parse_dims([f"{name}={value}" if name else binding]) for value in values]
+        if len({tuple(p.items()) for p in parsed}) < len(values):
+            raise UsageError(f"--dim {binding}: a value is there twice")
+        for key in parsed[0].keys() & sets[0].keys():
+            if len(values) > 1 or len({s[key] for s in sets} | {parsed[0][key]}) > 1:
+                raise UsageError(f"--dim {binding}: {key!r} is already bound to {sets[0][key]}")
+        sets = [known | more for known in sets for more in parsed]
+    return sets
+
+
 @dataclass(frozen=True)
 class OnnxFrontend(Frontend):
     """Reads an ONNX model into the onnx dialect; `dim` holds `NAME=VALUE` bindings.
