@@ -167,7 +167,6 @@ def _table(
     slice_s, spread = np.zeros((len(resident), n)), np.zeros((len(resident), n))
     pieces = np.zeros((len(op.results), n))
     controller_s = np.zeros(n)
-    fills = np.zeros(n)
     loaded = [v for v, s in enumerate(sources) if s is Source.HBM]
     read = [op.operands[v].read_elements(op.extents) for v in loaded]
     hbm_bytes = sum(n * itemsize(op.operands[v].dtype) for n, v in zip(read, loaded, strict=True))
@@ -181,8 +180,6 @@ def _table(
             spread[e, rows] = g.cores * held / total * byte_out[rows]
         for r, result in enumerate(op.results):
             pieces[r, rows] = np.asarray(g.result(result)) * itemsize(result.dtype)
-        for i, stat in enumerate(op.stats):
-            fills[rows] += np.asarray(g.statistic(i, scatter=False)) * itemsize(stat.dtype)
         if chip.hbm is not None:
             strides = np.asarray([Sharding(op, plans[i]).strides for i in rows]).T
             for v in loaded:
@@ -190,8 +187,6 @@ def _table(
     if chip.hbm is not None:
         egress = chip.hbm.controllers_per_chip * chip.hbm.controller_egress_bytes_per_s
         controller_s /= egress
-    # Partial statistics are filled with their neutral values first.
-    compute_s = compute_s + fills / (chip.local_bytes_per_cycle * chip.clock_hz)
     hbm_s = hbm_bytes / chip.hbm_bytes_per_s if chip.hbm is not None else 0.0
     landing_s = preload_bytes / chip.network.port_in_bytes_per_s
     if chip.hbm is None:
