@@ -538,3 +538,117 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
     icca.store %b to @y : tensor<2xf32>
   }
 }
+
+// -----
+
+// The rows of a store are named by a tensor in HBM.
+// CHECK: the rows @p of the store to @k are not in HBM
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm input @x : tensor<2x1xf32> {inputs = ["x"]}
+  icca.hbm state @k : tensor<2x5xf32> {axis = 1 : i64, length = 5 : i64}
+  icca.program @main {
+    %x = icca.preload @x : !icca.handle<tensor<2x1xf32>>
+    %a = icca.execute "a"(%x) plan <grid [d = 2, e = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2x1xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2x1xf32>> -> tensor<2x1xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2x1xf32>):
+        %4 = te.map(%3) <(d = 2, e = 1), [(d, e)] -> [(d, e)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      } : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      icca.yield %2 : tensor<2x1xf32>
+    } : (!icca.handle<tensor<2x1xf32>>) -> tensor<2x1xf32>
+    icca.store %a to @k rows @p : tensor<2x1xf32>
+  }
+}
+
+// -----
+
+// Rows are picked by integers along one axis.
+// CHECK: @p picks rows of @k but is float32[1]
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm input @x : tensor<2x1xf32> {inputs = ["x"]}
+  icca.hbm state @k : tensor<2x5xf32> {axis = 1 : i64, length = 5 : i64}
+  icca.hbm input @p : tensor<1xf32> {inputs = ["p"]}
+  icca.program @main {
+    %x = icca.preload @x : !icca.handle<tensor<2x1xf32>>
+    %a = icca.execute "a"(%x) plan <grid [d = 2, e = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2x1xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2x1xf32>> -> tensor<2x1xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2x1xf32>):
+        %4 = te.map(%3) <(d = 2, e = 1), [(d, e)] -> [(d, e)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      } : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      icca.yield %2 : tensor<2x1xf32>
+    } : (!icca.handle<tensor<2x1xf32>>) -> tensor<2x1xf32>
+    icca.store %a to @k rows @p : tensor<2x1xf32>
+  }
+}
+
+// -----
+
+// Each entry has an index.
+// CHECK: the store to @k is float32[2, 1], not float32[2, 3]
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm input @x : tensor<2x1xf32> {inputs = ["x"]}
+  icca.hbm state @k : tensor<2x5xf32> {axis = 1 : i64, length = 5 : i64}
+  icca.hbm input @p : tensor<3xi64> {inputs = ["p"]}
+  icca.program @main {
+    %x = icca.preload @x : !icca.handle<tensor<2x1xf32>>
+    %a = icca.execute "a"(%x) plan <grid [d = 2, e = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2x1xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2x1xf32>> -> tensor<2x1xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2x1xf32>):
+        %4 = te.map(%3) <(d = 2, e = 1), [(d, e)] -> [(d, e)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      } : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      icca.yield %2 : tensor<2x1xf32>
+    } : (!icca.handle<tensor<2x1xf32>>) -> tensor<2x1xf32>
+    icca.store %a to @k rows @p : tensor<2x1xf32>
+  }
+}
+
+// -----
+
+// Only a state has rows that can be replaced.
+// CHECK: @k is no state: rows of it cannot be stored
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm input @x : tensor<2x1xf32> {inputs = ["x"]}
+  icca.hbm output @k : tensor<2x5xf32> {outputs = ["k"]}
+  icca.hbm input @p : tensor<1xi64> {inputs = ["p"]}
+  icca.program @main {
+    %x = icca.preload @x : !icca.handle<tensor<2x1xf32>>
+    %a = icca.execute "a"(%x) plan <grid [d = 2, e = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2x1xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2x1xf32>> -> tensor<2x1xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2x1xf32>):
+        %4 = te.map(%3) <(d = 2, e = 1), [(d, e)] -> [(d, e)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      } : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      icca.yield %2 : tensor<2x1xf32>
+    } : (!icca.handle<tensor<2x1xf32>>) -> tensor<2x1xf32>
+    icca.store %a to @k rows @p : tensor<2x1xf32>
+  }
+}
+
+// -----
+
+// The index is there before the store's turn comes.
+// CHECK: the store to @k reads @p before it is stored
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
+  icca.hbm input @x : tensor<2x1xf32> {inputs = ["x"]}
+  icca.hbm state @k : tensor<2x5xf32> {axis = 1 : i64, length = 5 : i64}
+  icca.hbm scratch @p : tensor<1xi64>
+  icca.program @main {
+    %x = icca.preload @x : !icca.handle<tensor<2x1xf32>>
+    %a = icca.execute "a"(%x) plan <grid [d = 2, e = 1], operands [exec {} preload {}]> {
+    ^bb0(%0: !icca.handle<tensor<2x1xf32>>):
+      %1 = icca.distribute %0 : !icca.handle<tensor<2x1xf32>> -> tensor<2x1xf32>
+      %2 = icca.tile(%1) {
+      ^bb0(%3: tensor<2x1xf32>):
+        %4 = te.map(%3) <(d = 2, e = 1), [(d, e)] -> [(d, e)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      } : (tensor<2x1xf32>) -> tensor<2x1xf32>
+      icca.yield %2 : tensor<2x1xf32>
+    } : (!icca.handle<tensor<2x1xf32>>) -> tensor<2x1xf32>
+    icca.store %a to @k rows @p : tensor<2x1xf32>
+  }
+}

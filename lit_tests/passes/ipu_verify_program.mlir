@@ -431,3 +431,20 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
     ipu.execute @w apply @c iterate <2 cores, [4]> at [#ipu.expr<0>] ins [] stats [#ipu.ref<@p[0]>] outs [#ipu.ref<@r>]
   }
 }
+
+// -----
+
+// Each entry that is stored over a row has an index.
+// CHECK: the store to @k stores 1 rows of @a of node (bytes 0 to 7); @p names them as int64[3]
+module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}}>} {
+  ipu.remote input @x : tensor<4x1xf32> {inputs = ["x"]}
+  ipu.remote input @p : tensor<3xi64> {inputs = ["p"]}
+  ipu.remote state @k : tensor<4x5xf32> {axis = 1 : i64, length = 5 : i64}
+  ipu.var @a at 0 bytes 8 : tensor<4x1xf32> <2 cores, [4 at (c * 2) size 2, 1]> of "node"
+  ipu.program @main {
+    ipu.copy_start @x -> @a
+    ipu.copy_wait @a
+    ipu.store_start @a -> @k axis 1 rows @p
+    ipu.store_wait @a
+  }
+}

@@ -85,3 +85,11 @@ icca.program @main {
 
 // CHECK: unknown dimension n
 "test.op"() {plan = #icca.plan<grid [m = 2], operands [exec {n = 2} preload {}]>} : () -> ()
+
+// -----
+
+// CHECK: the store to @k names both a first entry and rows
+func.func @store(%x: tensor<2x1x4xf32>) {
+  icca.store %x to @k from 3 rows @p : tensor<2x1x4xf32>
+  func.return
+}

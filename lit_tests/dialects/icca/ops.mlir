@@ -36,6 +36,8 @@ icca.program @main {
   ^bb0(%l: index, %h: tensor<1x4xf32>, %w: !icca.handle<tensor<4x4xf32>>):
     // CHECK: icca.store %h to @s[%l] from 3 : tensor<1x4xf32>
     icca.store %h to @s[%l] from 3 : tensor<1x4xf32>
+    // CHECK: icca.store %h to @s[%l] rows @p : tensor<1x4xf32>
+    icca.store %h to @s[%l] rows @p : tensor<1x4xf32>
     %s = icca.preload @s[%l] at 192 : !icca.handle<tensor<4x4xf32>>
     // CHECK: icca.execute "p"(%s, %w) entries(%h : tensor<1x4xf32>) plan <grid [m = 2, n = 1, k = 2], operands [exec {} preload {}, exec {k = 2} preload {k = 2}], root, rings [k]> {
     %p = icca.execute "p"(%s, %w) entries(%h : tensor<1x4xf32>) plan <grid [m = 2, n = 1, k = 2], operands [exec {} preload {}, exec {k = 2} preload {k = 2}], root, rings [k]> {

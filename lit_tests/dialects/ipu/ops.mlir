@@ -56,6 +56,8 @@ ipu.program @main {
   }
   // CHECK: ipu.store_start @t -> @s axis 0 start 3
   ipu.store_start @t -> @s axis 0 start 3
+  // CHECK-NEXT: ipu.store_start @t -> @s axis 0 rows @p
+  ipu.store_start @t -> @s axis 0 rows @p
   // CHECK-NEXT: ipu.store_wait @t
   ipu.store_wait @t
 }

@@ -69,3 +69,19 @@ func.func @repeat(%x: tensor<4xf32>) -> tensor<4xf32> {
   } : (tensor<4xf32>) -> tensor<4xf32>
   func.return %0 : tensor<4xf32>
 }
+
+// -----
+
+// CHECK: the rows of @k are one axis of integers, not tensor<1xf32>
+func.func @update(%x: tensor<2x1x4xf32>, %p: tensor<1xf32>) {
+  te.update %x to @k rows %p : tensor<2x1x4xf32>, tensor<1xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 5 rows of @k are named, the entries are tensor<2x3x4xf32>
+func.func @update(%x: tensor<2x3x4xf32>, %p: tensor<5xi64>) {
+  te.update %x to @k rows %p : tensor<2x3x4xf32>, tensor<5xi64>
+  func.return
+}
