@@ -295,7 +295,7 @@ def test_a_weight_on_the_wrong_core_changes_the_numbers() -> None:
     appliance = program.appliance(micro_batches=2)
     appliance.put(0, inputs)
     right = appliance.get(0)["logits"]
-    spread = max(appliance.stages[0]._weights.values(), key=lambda s: s.data.size)
+    spread = max(appliance.stages[0].weights.values(), key=lambda s: s.data.size)
     spread.data[[0, 1]] = spread.data[[1, 0]]
     appliance.put(1, inputs)
     assert np.abs(appliance.get(1)["logits"] - right).max() > 1e-3

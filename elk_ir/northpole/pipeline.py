@@ -105,6 +105,25 @@ class _Resources:
                 seen(i, begin, time)
         return time
 
+    def round(
+        self, ready: list[float], seconds: list[float], sends: list[float], latency: float
+    ) -> None:
+        """`pass_through` for every micro-batch in order, each from when it is `ready` and until
+        then when it is again: stage after stage, which gives the same times in a fraction of the
+        work."""
+        for i, (send, work) in enumerate(zip(sends, seconds, strict=True)):
+            if work == 0.0 and send == 0.0:
+                continue
+            link, stage = self.link_free[i], self.stage_free[i]
+            for m, time in enumerate(ready):
+                link = (time if time > link else link) + send
+                arrived = link + latency
+                stage = (arrived if arrived > stage else stage) + work
+                ready[m] = stage
+            self.link_free[i], self.stage_free[i] = link, stage
+            self.link_busy[i] += send * len(ready)
+            self.stage_busy[i] += work * len(ready)
+
 
 @dataclass(frozen=True)
 class _Times:
@@ -214,8 +233,7 @@ def simulate(mapping: Mapping) -> Run:
     for token in range(1, generated):
         length = prompt + token
         seconds = [a + b * length for a, b in zip(base, slope, strict=True)]
-        for m in range(mapping.micro_batches):
-            ready[m] = resources.pass_through(ready[m], seconds, times.sends, times.latency_s)
+        resources.round(ready, seconds, times.sends, times.latency_s)
     end = max(ready)
     steps = generated - 1
     waits = [(a - b) / steps for a, b in zip(ready, first_ready, strict=True)]

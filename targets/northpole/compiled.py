@@ -229,19 +229,30 @@ class NorthpoleProgram(Program):
         *,
         micro_batches: int | None = None,
         together: bool = True,
+        prefill: NorthpoleProgram | None = None,
         random_weights: int | None = None,
     ) -> Generation:
         """`steps` greedy tokens for each prompt: tokens (users, length) of whole micro-batches.
 
-        The host embeds, samples and feeds back; prompts pass token by token, one behind another.
-        `together`: all micro-batches are under way at once; otherwise one after another, which
-        gives the same tokens. Raises ElkError for a graph that does not decode, and for prompts
-        that do not fit.
+        The host embeds, samples and feeds back. Prompts pass token by token, one behind another, or
+        with `prefill` through that program of the same model's prompt graph: as many tokens as it
+        takes in one pass, whose caches stay on the cards, and the rest token by token. `together`:
+        all micro-batches are under way at once; otherwise one after another, which gives the same
+        tokens. Raises ElkError for a graph that does not decode, for prompts that do not fit, and
+        for a prompt program that is not on the same cards with the same weights.
         """
         from elk_ir.targets.northpole.host import generate
+        from elk_ir.targets.northpole.prefill import Prefill
 
         groups = -(-len(prompts) // self.report["graph_batch"])
         appliance = self.appliance(
             micro_batches=micro_batches or groups, random_weights=random_weights
         )
-        return generate(self, appliance, prompts, steps, together=together)
+        first = None
+        if prefill is not None:
+            passing = prefill.appliance(
+                micro_batches=appliance.micro_batches, random_weights=random_weights
+            )
+            room = self.report["sram_capacity_bytes"] - self.report["sram_peak_bytes"]
+            first = Prefill(prefill, passing, appliance, room)
+        return generate(self, appliance, prompts, steps, together=together, prefill=first)

@@ -11,6 +11,7 @@ import numpy as np
 from elk_ir.decode import Roles, find_caches, find_roles
 from elk_ir.errors import ElkError, ModelError, UsageError
 from elk_ir.numerics.tensors import TensorSpec
+from elk_ir.targets.northpole.prefill import Prefill, PrefillCounters
 from elk_ir.targets.northpole.runtime import Appliance, Counters
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ class Session:
 
 @dataclass(frozen=True)
 class Generation:
-    """Greedy tokens (users, steps), the last logits (users, vocabulary), and what happened."""
+    """Greedy tokens (users, steps), the last logits (users, vocabulary), and what happened;
+    `prefill`: to prompts that went through a graph of their own."""
 
     tokens: np.ndarray
     logits: np.ndarray
     counters: Counters
+    prefill: PrefillCounters | None = None
 
 
 class _Host:
@@ -113,6 +116,7 @@ def generate(
     steps: int,
     *,
     together: bool = True,
+    prefill: Prefill | None = None,
 ) -> Generation:
     """`steps` greedy tokens after each of `prompts` (users, length), as
     `NorthpoleProgram.generate`."""
@@ -139,20 +143,26 @@ def generate(
     groups = prompts.reshape(-1, batch, length)
     made: list[list[np.ndarray]] = [[] for _ in groups]
     logits: list[np.ndarray] = [np.zeros(0)] * len(groups)
+    at_once = 0 if prefill is None else min(length, prefill.tokens)
     # Together: every micro-batch has its next pass under way before the first is waited for.
     for chosen in [range(len(groups))] if together else [[m] for m in range(len(groups))]:
-        for position in range(length):
+        if prefill is not None:
+            for m in chosen:
+                prefill.put(m, groups[m][:, :at_once])
+            for m in chosen:
+                logits[m] = prefill.hand_over(m, at_once)
+        for position in range(at_once, length):
             for m in chosen:
                 appliance.put(m, host.inputs(groups[m][:, position], position))
         for step in range(steps):
             for m in chosen:
-                outputs = appliance.get(m)
-                for _ in range(length - 1 if step == 0 else 0):
-                    outputs = appliance.get(m)  # those before the last only filled the cache
-                logits[m] = outputs[host.roles.logits].reshape(batch, -1)
+                # Passes of a prompt before its last one only fill the cache.
+                for _ in range(length - at_once if step == 0 else 1):
+                    logits[m] = appliance.get(m)[host.roles.logits].reshape(batch, -1)
                 token = logits[m].argmax(-1)
                 made[m].append(token)
                 if step + 1 < steps:
                     appliance.put(m, host.inputs(token, length + step))
     tokens = np.concatenate([np.stack(each, axis=1) for each in made])
-    return Generation(tokens, np.concatenate(logits), appliance.counters)
+    happened = None if prefill is None else prefill.counters
+    return Generation(tokens, np.concatenate(logits), appliance.counters, happened)

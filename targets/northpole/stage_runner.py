@@ -72,10 +72,12 @@ class StageRunner:
         store: Tensors,
     ) -> None:
         self.op, self.store, self.name = op, store, op.sym_name.data
+        self.cards = tuple(op.cards.get_values())
         self.ways = len(op.cards)
         self.traffic = Traffic()
         self._blocks = blocks
-        self._weights: dict[tuple[str, int, Layout, Place], Spread] = {}
+        self.weights: dict[tuple[str, int, Layout, Place], Spread] = {}
+        self.products: set[tuple[str, int, Layout, Place]] = set()
         self._caches: dict[tuple[str, int, int], _Cache] = {}
         self._states = self._find_states()
         self._reserved: dict[int, int] = {}
@@ -112,12 +114,14 @@ class StageRunner:
         core = self._core(op)
         layout = core.inputs[v]
         key = (name, layer, layout, core.place)
-        if key in self._weights:
+        if core.operator.kind == "contract" and v < 2:  # others are its epilogue's
+            self.products.add(key)
+        if key in self.weights:
             return
         loading = Traffic()  # over the weight network, once, before anything runs
         array = np.asarray(self.store.weight(name, layer))
         data = move(buffered(array), layout, core.place, self.ways, loading)
-        self._weights[key] = Spread(data, layout, core.place)
+        self.weights[key] = Spread(data, layout, core.place)
 
     # ------------------------------------------------------------------ caches
 
@@ -142,6 +146,16 @@ class StageRunner:
                 elif key not in found:
                     shape, _ = shape_dtype(self.store.tensors[name].type)
                     found[key] = (whole_layout(tuple(shape)), Place((0,), (0,), True))
+        return found
+
+    def labels(self) -> list[tuple[str | None, int, str | None, str]]:
+        """Of each state's layer here: the graph input that it replaces, the axis of its entries,
+        the graph output, and its name on the cards."""
+        found: list[tuple[str | None, int, str | None, str]] = []
+        for name, layer in self._states:
+            op = self.store.tensors[name]
+            axis = 0 if op.axis is None else op.axis.value.data
+            found.append((_named(op, layer, True), axis, _named(op, layer, False), name))
         return found
 
     def _cache(self, name: str, layer: int, micro_batch: int) -> _Cache:
@@ -339,7 +353,7 @@ class StageRunner:
         layer = 0 if owner.layer is None else number
         if self.store.tensors[name].kind.data is HbmKind.STATE:
             return self._cache(name, layer, micro_batch).spread
-        return self._weights[name, layer, core.inputs[v], core.place]
+        return self.weights[name, layer, core.inputs[v], core.place]
 
     def _reordered(
         self, op: northpole.ExecuteOp, core: Core, mask: Spread, cache: _Cache, length: int
