@@ -287,14 +287,12 @@ def program_from_args(
 
     if not Path(args.model).is_dir():
         return compile_from_args(args, say, inputs)
-    several = is_set(args.model)
-    for flag in _COMPILE_FLAGS:
-        if flag == "dim" and several:
-            continue
-        if getattr(args, flag, None) not in (None, []):
-            raise UsageError(
-                f"--{flag.replace('_', '-')} does not apply to a program that is compiled already"
-            )
+    given = [f for f in _COMPILE_FLAGS if getattr(args, f, None) not in (None, [])]
+    several = given in ([], ["dim"]) and is_set(args.model)
+    if given and not several:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} does not apply to a program that is compiled already"
+        )
     say("loading the program")
     if not several:
         return load(args.model)
