@@ -34,7 +34,11 @@ def _candidates(execute: ExecuteOp, chip: Chip) -> tuple[Step, list[Plan]]:
     still = [
         i
         for i, plan in enumerate(plans)
-        if all(max(x) == 1 for x, s in zip(plan.execute, sources, strict=True) if s is Source.HBM)
+        if all(
+            max(x, default=1) == 1
+            for x, s in zip(plan.execute, sources, strict=True)
+            if s is Source.HBM
+        )
     ]
     rows = np.asarray(still, dtype=np.int64)
     smallest = 0 if still else smallest_plan(operator, chip, sources, cost)[1]

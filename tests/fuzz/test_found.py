@@ -65,3 +65,10 @@ def test_scalar_outputs_can_be_stored() -> None:
     """The icca level took a stored scalar for a number that cannot be changed."""
     inputs = {"x": np.array(1.5, np.float32)}
     agrees(model_of([helper.make_node("Abs", ["x"], ["y"])], inputs, {"y": "float32"}), inputs)
+
+
+def test_scalars_on_a_chip_without_hbm() -> None:
+    """The plan of an operator without dimensions has no largest ring."""
+    inputs = {"x": np.array(1.5, np.float32)}
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], inputs, {"y": "float32"})
+    agrees(model, inputs, chip="ipu-mk2", policy=None)
