@@ -23,6 +23,7 @@ def compare_policies(
     kv_capacity: int | None = None,
     time_budget_s: float | None = None,
     objective: str | None = None,
+    attention_chunks: int | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
@@ -30,9 +31,9 @@ def compare_policies(
     (docs/commands.md), in the order given. Exported as `elk_ir.compare_policies`.
 
     policies: None for all of them and `ideal`. objective: what they minimise, time (None: this) or
-    energy. seed: of the search. The plans of the operators are
-    enumerated once; a policy that fits in no way has `error` in place of its times. Raises ElkError
-    for an unknown policy and for what can't be compiled.
+    energy. attention_chunks: as for `elk_ir.compile`. seed: of the search. The plans of the
+    operators are enumerated once; a policy that fits in no way has `error` in place of its times.
+    Raises ElkError for an unknown policy and for what can't be compiled.
     """
     from elk_ir.compiler import resolve_chip
     from elk_ir.tools.cmd_compare import DEFAULT, compare, prepare
@@ -44,5 +45,6 @@ def compare_policies(
         raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
     say = progress or (lambda _: None)
     with quiet_collector():
-        prepared = prepare(str(model), resolve_chip(chip), dims or {}, kv_capacity, say)
+        machine = resolve_chip(chip)
+        prepared = prepare(str(model), machine, dims or {}, kv_capacity, say, attention_chunks)
         return list(compare(prepared, list(names), time_budget_s, seed, say, objective or "time"))

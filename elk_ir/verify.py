@@ -115,6 +115,7 @@ def verify_levels(
     target: str | None = None,
     dims: Mapping[str, int] | None = None,
     kv_capacity: int | None = None,
+    attention_chunks: int | None = None,
     mapping: Mapping[str, str | int] | None = None,
     expected: Arrays | None = None,
     passes: Sequence[ModulePass] | None = None,
@@ -123,8 +124,9 @@ def verify_levels(
     """Run `model` at every level on the same inputs; stops at the first that disagrees.
 
     inputs: by name; None makes them up from `random_inputs_seed`. `expected` outputs (from the
-    framework that exported the model, say) check the import as well. `target`, `mapping`: as for
-    `compile_model`. `passes` replaces the pipeline. IR is judged from its te level on. Raises
+    framework that exported the model, say) check the import as well. `target`, `mapping`,
+    `attention_chunks`: as for `compile_model`. `passes` replaces the pipeline. IR is judged from
+    its te level on. Raises
     ElkError for what can't be compiled or run at the first level.
     """
     with quiet_collector():
@@ -142,6 +144,7 @@ def verify_levels(
                 target=resolve_target(target, machine),
                 policy=policy,
                 kv_capacity=kv_capacity,
+                attention_chunks=attention_chunks,
                 mapping=mapping,
                 source=entry,
             )

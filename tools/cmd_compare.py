@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         known = ", ".join((*EXECUTABLE, REFERENCE))
         raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
     with progress() as say, quiet_collector():
-        prepared = prepare(args.model, args.chip, dims_of(args), args.kv_capacity, say)
+        prepared = prepare(
+            args.model, args.chip, dims_of(args), args.kv_capacity, say, args.attention_chunks
+        )
         results = list(
             compare(prepared, names, args.time_budget, args.seed, say, args.objective or "time")
         )
@@ -98,6 +100,7 @@ def prepare(
     dims: Mapping[str, int],
     kv_capacity: int | None = None,
     say: Say = lambda _: None,
+    attention_chunks: int | None = None,
 ) -> Prepared:
     """Everything that comes before scheduling. Raises ElkError for what can't be compiled."""
     from elk_ir.compiler import (
@@ -120,7 +123,7 @@ def prepare(
             hint="choose a chip with HBM (`elk chips` lists them)",
         )
     module, source = import_source(model, machine, dims=dims, progress=say)
-    passes = pipeline(machine, kv_capacity=kv_capacity)
+    passes = pipeline(machine, kv_capacity=kv_capacity, attention_chunks=attention_chunks)
     front, _ = split_at(passes, "icca-schedule")
     run_passes(context(), module, front, model=source.name, progress=say)
     check_hbm(module, machine)

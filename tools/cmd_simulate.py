@@ -130,6 +130,7 @@ def _write_report(args: argparse.Namespace, program: Program, say: Callable[[str
             kv_capacity=args.kv_capacity,
             time_budget_s=args.time_budget,
             objective=args.objective,
+            attention_chunks=args.attention_chunks,
             progress=say,
         )
     say("writing the report")

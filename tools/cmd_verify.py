@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             mapping=mapping_of(args),
             dims=dims_of(args),
             kv_capacity=args.kv_capacity,
+            attention_chunks=args.attention_chunks,
             expected=expected,
             progress=say,
         )
