@@ -279,9 +279,9 @@ def test_two_runs_share_a_file(folder: Path, finished: Path, tmp_path: Path) -> 
     assert content(path) == content(finished)
 
 
-def _count(path: Path) -> int:
+def _count(path: Path, mode: str = "ro") -> int:
     try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{path}?mode={mode}", uri=True) as db:
             return db.execute("SELECT count(*) FROM points").fetchone()[0]
     except sqlite3.Error:
         return 0
@@ -305,24 +305,40 @@ def test_killed_runs_resume(folder: Path, finished: Path, tmp_path: Path) -> Non
     assert content(path) == content(finished)
 
 
+LARGE = (
+    BASE
+    + """dim.batch = 4
+[axes]
+policy = ["basic", "static"]
+hbm.bandwidth_bytes_per_s = { from = 8e9, to = 64e9, steps = 40, scale = "log" }
+sync_cycles = [50, 100, 150]
+"""
+)
+
+
 @pytest.mark.slow
-def test_the_command_killed_ten_times_resumes(folder: Path, finished: Path, tmp_path: Path) -> None:
-    path, draw, killed = tmp_path / "k.sqlite", random.Random(7), 0
-    command = [sys.executable, "-m", "elk_ir.tools.elk", "explore", str(folder / "grid.toml")]
+def test_the_command_killed_ten_times_resumes(folder: Path, tmp_path: Path) -> None:
+    """Ten kills of the command and its workers, at random moments: while it starts, or a random
+    while after it has written some more rows. No row is lost or doubled."""
+    sweep = load_sweep(write_sweep(folder, "large", LARGE))
+    whole, path, draw = tmp_path / "whole.sqlite", tmp_path / "k.sqlite", random.Random(7)
+    explore(sweep, str(whole))
+    command = [sys.executable, "-m", "elk_ir.tools.elk", "explore", str(folder / "large.toml")]
     command += ["-o", str(path), "--jobs", "2"]
-    for i in range(10):
+    rows = [0]
+    for _ in range(10):
         run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        while run.poll() is None and _count(path) < i:
+        more = rows[-1] + draw.randrange(6)
+        while run.poll() is None and _count(path) < more:
             time.sleep(0.002)
-        time.sleep(draw.uniform(0, 1.0) if i else 3.0)
-        try:
-            os.killpg(run.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        killed += run.wait() == -signal.SIGKILL
-    assert killed >= 5
+        time.sleep(draw.uniform(0, 0.3))
+        assert run.poll() is None, "it ended before it was killed"
+        os.killpg(run.pid, signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        rows.append(_count(path, "rwc"))  # what was left half written is rolled back here
+    assert rows == sorted(rows) and 0 < rows[-1] < 240
     subprocess.run(command, check=True, capture_output=True)
-    assert content(path) == content(finished)
+    assert content(path) == content(whole)
 
 
 @pytest.fixture

@@ -51,6 +51,16 @@ _LOCK = threading.Lock()  # a Dask worker may have several threads
 # Beside these, `enumerate_plans` keeps plan fronts by what they depend on of the chip.
 
 
+def forget() -> None:
+    """Drop everything that this process keeps of the points before: to measure what it is worth."""
+    from elk_ir.plan.enumerate import forget_fronts
+
+    with _LOCK:
+        _fronts.clear()
+        _ready.clear()
+        forget_fronts()
+
+
 def evaluate(task: Task) -> Outcome:
     """The outcome of a point; failures that a user can cause, and defects, are its `error`."""
     with _LOCK:

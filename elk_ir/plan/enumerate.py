@@ -91,6 +91,11 @@ def enumerate_plans(
     return _front(op, Machine.of(chip), tuple(sources), cost, budget, keep, reduce, tolerance)
 
 
+def forget_fronts() -> None:
+    """Drop the fronts that `enumerate_plans` remembers."""
+    _front.cache_clear()
+
+
 def smallest_plan(
     op: Operator, chip: Chip, sources: tuple[Source, ...], cost: CostModel
 ) -> tuple[Plan, int]:
