@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,12 +12,11 @@ import pytest
 
 import elk_ir
 from elk_ir.errors import ElkError, ModelError, UsageError
-from elk_ir.numerics.tensors import read_npz
+from elk_ir.numerics.tensors import TensorSpec, read_npz
 from elk_ir.quantizer import Quantization
 from elk_ir.targets.northpole.compiled import NorthpoleProgram
 from elk_ir.targets.northpole.prefill import Prefill
 
-MODELS = Path(__file__).parent / "models"
 TINY = Path(__file__).parent.parent.parent / "shared" / "models" / "tiny"
 HEADS = {"granite": 1, "llama3gqa": 2, "gemma2": 2, "opt": 4}
 CAPACITY = 24
@@ -87,14 +87,11 @@ def of_onnxruntime(model: str, tokens: np.ndarray, steps: int) -> np.ndarray:
 
 
 def test_prompts_in_one_pass_give_the_tokens_of_onnxruntime() -> None:
-    """Eight greedy tokens of four users in two micro-batches: as onnxruntime makes them of the same
-    two graphs, and as the cards do token by token."""
+    """Eight greedy tokens of four users in two micro-batches, as onnxruntime makes them of the same
+    two graphs."""
     first, decoder = pair("granite")
     tokens = prompts(8)
     found = decoder.generate(tokens, 8, prefill=first)
-    slowly = decoder.generate(tokens, 8)
-    assert np.array_equal(found.tokens, slowly.tokens)
-    assert np.abs(found.logits - slowly.logits).max() < 1e-5
     users = [of_onnxruntime("granite", part, 8) for part in (tokens[:2], tokens[2:])]
     assert np.array_equal(found.tokens, np.concatenate(users))
     happened = found.prefill
@@ -103,19 +100,21 @@ def test_prompts_in_one_pass_give_the_tokens_of_onnxruntime() -> None:
     # Two users, two layers, keys and values of 8 entries of 16 fp32 numbers, in each pass.
     assert happened.handed_over_bytes == 2 * (2 * 2 * 2 * 8 * 16 * 4)
     # 7 of the 8 tokens are made by the decoder, of which the prompts took no passes.
-    assert (found.counters.passes, slowly.counters.passes) == (2 * 7, 2 * 15)
+    assert found.counters.passes == 2 * 7
 
 
-def test_prompts_shorter_and_longer_than_the_graph() -> None:
-    """Shorter ones are padded behind; of longer ones the rest passes token by token."""
+@pytest.mark.parametrize("length", [5, 9])
+def test_prompts_shorter_and_longer_than_the_graph(length: int) -> None:
+    """Shorter ones are padded behind; of longer ones the rest passes token by token. As the cards
+    do it token by token."""
     first, decoder = pair("granite")
-    short, long = prompts(5), prompts(11)
     assert first.signature.inputs[0].shape == (2, 8)
-    for tokens in (short, long):
-        found = decoder.generate(tokens[:2], 4, prefill=first)
-        slowly = decoder.generate(tokens[:2], 4)
-        assert np.array_equal(found.tokens, slowly.tokens)
-        assert np.abs(found.logits - slowly.logits).max() < 1e-5
+    tokens = prompts(length)[:2]
+    found = decoder.generate(tokens, 2, prefill=first)
+    slowly = decoder.generate(tokens, 2)
+    assert np.array_equal(found.tokens, slowly.tokens)
+    assert np.abs(found.logits - slowly.logits).max() < 1e-5
+    assert found.counters.passes == 1 + max(0, length - 8)
 
 
 @pytest.mark.slow
@@ -132,7 +131,7 @@ def test_prompts_shorter_and_longer_than_the_graph() -> None:
 )
 def test_other_models(model: str, scheme: str, cards: int, atol: float) -> None:
     first, decoder = pair(model, scheme, cards)
-    for length in (5, 10):
+    for length in (5, 8, 10):
         found = decoder.generate(prompts(length), 8, prefill=first)
         slowly = decoder.generate(prompts(length), 8)
         assert np.array_equal(found.tokens, slowly.tokens)
@@ -182,8 +181,10 @@ def test_what_does_not_go_together() -> None:
     refused(r"multiplies with '.*' \([\d,]+ bytes on card 0\), and the decoder holds no such")
     passing.stages[1]._states.clear()
     refused("the prompt graph does not make 'present.1.key', which the decoder keeps")
-    static = compiled(MODELS / "llama2_decode_static_dynamo.onnx", "")
-    refused("not known what input 'past_key_values.0.key' of the prompt graph is", program=static)
+    more = (*first.signature.inputs, TensorSpec("bias", "float32", (2, 8)))
+    changed = copy(first)
+    changed.signature = replace(first.signature, inputs=more)
+    refused("not known what input 'bias' of the prompt graph is", program=changed)
     for stage in appliance.stages:
         stage._states.clear()
     refused("the decoder keeps no cache for prompts to fill")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,7 +20,11 @@ from elk_ir.compiler import Signature
 from elk_ir.dialects import northpole
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.errors import ElkError, UsageError
+from elk_ir.northpole.mapping import map_network
+from elk_ir.northpole.network import parse_precision
+from elk_ir.northpole.pipeline import simulate
 from elk_ir.northpole.place import division_errors
+from elk_ir.northpole.published import GRANITE_3B
 from elk_ir.numerics.te_eval import evaluate_te
 from elk_ir.numerics.tensors import TensorSpec, read_npz
 from elk_ir.passes.northpole_verify_program import stages_of
@@ -27,12 +33,15 @@ from elk_ir.quantizer import Quantization
 from elk_ir.targets.northpole.compiled import NorthpoleProgram
 from elk_ir.targets.northpole.cores import Core, Traffic, buffered
 from elk_ir.targets.northpole.memory import blocks_of, tensors_of
+from elk_ir.targets.northpole.read import mapping_of
 from elk_ir.targets.northpole.runtime import Appliance
+from elk_ir.tools.elk import main
 from elk_ir.weight_source import WeightSource
 
 MODELS = Path(__file__).parent / "models"
 SHARED = Path(__file__).parent.parent.parent / "shared" / "models"
 GRANITE = SHARED / "full" / "granite-3b-8blike_L14_b2_s1_kv2048_fp16.onnx"
+LLAMA = MODELS / "llama2_decode_static_dynamo.onnx"
 SMALL = SHARED / "tiny" / "granite-3b-8blike_L2_tiny_dyn_fp32_op23.onnx"
 QDQ_RESNET = SHARED / "tiny" / "q_resnet50_w8_static_legacy_qdq.onnx"
 
@@ -76,17 +85,24 @@ def agrees(program: NorthpoleProgram, path: Path, atol: float = 1e-5) -> None:
 # ---------------------------------------------------------------------- compiling
 
 
-def test_the_published_model_is_compiled_for_the_published_appliance(tmp_path: Path) -> None:
-    program = compiled(shared(GRANITE))
-    report = program.report
+@cache
+def published() -> NorthpoleProgram:
+    return compiled(shared(GRANITE))
+
+
+def test_the_published_model_is_compiled_for_the_published_appliance() -> None:
+    report = published().report
     assert (report["target"], report["policy"]) == ("northpole", "gpipe")
     assert (report["cards"], report["mini_batch"], report["micro_batches"]) == (16, 28, 14)
     assert report["mini_batch_by_micro_batches"] == {
         "12": 36, "13": 39, "14": 28, "15": 30, "16": 32,
     }  # fmt: skip
+    assert [len(s["cards"]) for s in report["stages"]] == [1] * 14 + [2]
     layer, head = report["stages"][0], report["stages"][-1]
+    assert layer["phases"] == 12
     assert layer["weight_bytes"] == pytest.approx(109.1e6, rel=1e-3)
     assert layer["kv_bytes"] == pytest.approx(58.7e6, rel=1e-3)
+    assert layer["card_bytes"] == pytest.approx(167.8e6, rel=1e-3)
     assert head["cards"] == [14, 15]
     assert head["card_bytes"] == pytest.approx(100.7e6, rel=1e-3)
     assert report["power_w"] == 672
@@ -95,29 +111,65 @@ def test_the_published_model_is_compiled_for_the_published_appliance(tmp_path: P
     # What was placed, core by core, is what the map counted.
     assert report["sram_peak_bytes"] == pytest.approx(layer["core_bytes"], rel=1e-3)
     assert not report["quantized"]
-    folder = program.save(tmp_path / "out")
-    assert {p.name for p in folder.iterdir()} == {
-        "program.mlir", "target.mlir", "report.json", "map.txt", "map.json", "map.svg",
-    }  # fmt: skip
-    loaded = elk_ir.load(folder)
-    assert isinstance(loaded, NorthpoleProgram)
-    assert loaded.mlir("northpole") == program.mlir("northpole")
+
+
+def test_the_graph_and_its_figures_agree() -> None:
+    """The map of the graph, and that of the model's widths alone, which the fit and the what-ifs
+    use."""
+    figures = map_network(
+        GRANITE_3B.network(2048), load_chip("northpole-16"), parse_precision("w4a4")
+    )
+    assert figures.table == mapping_of(published().target).table
+    rate = simulate(figures).tokens_per_s
+    assert published().report["tokens_per_s"] == pytest.approx(rate, rel=2e-3)
 
 
 def test_the_target_follows_the_chip() -> None:
-    path = MODELS / "llama2_decode_static_dynamo.onnx"
     with pytest.raises(ElkError, match=r"'ipu-mk2' is no NorthPole machine"):
-        elk_ir.compile(path, chip="ipu-mk2", target="northpole")
+        elk_ir.compile(LLAMA, chip="ipu-mk2", target="northpole")
     with pytest.raises(ElkError, match="unknown policy 'basic'"):
-        elk_ir.compile(path, chip="northpole-16", policy="basic")
+        elk_ir.compile(LLAMA, chip="northpole-16", policy="basic")
 
 
 # ---------------------------------------------------------------------- numbers
 
 
+@cache
+def llama() -> NorthpoleProgram:
+    return compiled(LLAMA)
+
+
 def test_a_decoder_on_cards_agrees_with_its_framework() -> None:
-    path = MODELS / "llama2_decode_static_dynamo"
-    agrees(compiled(path.with_suffix(".onnx")), path.with_suffix(".npz"))
+    agrees(llama(), LLAMA.with_suffix(".npz"))
+
+
+def test_a_program_and_its_map_survive_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, folder = llama(), llama().save(tmp_path / "out")
+    assert {p.name for p in folder.iterdir()} == {
+        "program.mlir", "target.mlir", "report.json", "map.txt", "map.json", "map.svg",
+    }  # fmt: skip
+    loaded = elk_ir.load(folder)
+    assert isinstance(loaded, NorthpoleProgram)
+    read, made = mapping_of(loaded.target), mapping_of(program.target)
+    assert read.stages == made.stages
+    assert simulate(read) == simulate(made)
+    fields = json.loads((folder / "map.json").read_text())
+    for name in ("cards", "mini_batch", "micro_batches", "power_w", "latency_s", "tokens_per_s"):
+        assert fields[name] == program.report[name]
+    assert loaded.emitted()["map.txt"] == (folder / "map.txt").read_text()
+    ElementTree.fromstring((folder / "map.svg").read_text())
+    # Simulated from the folder, beside published figures of GPUs.
+    assert main(["simulate", str(folder), "--gpus", "published"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith((folder / "map.txt").read_text())
+    assert "not here: L4 with llama-7b" in text
+    assert main(["simulate", str(folder), "--gpus", "published", "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["tokens_per_s"] == program.report["tokens_per_s"]
+    assert [row["machine"] for row in fields["gpus"]][:2] == ["H100", "L4"]
+    assert fields["gpus_missing"]
 
 
 @pytest.mark.slow
@@ -306,14 +358,14 @@ def test_a_weight_on_the_wrong_core_changes_the_numbers() -> None:
 
 def test_tokens_in_flight_are_those_of_one_user_at_a_time() -> None:
     """Eight greedy tokens of four users, two prompt tokens each: all micro-batches at once, and
-    users of both alone on an appliance of their own."""
+    the last two users alone on an appliance of their own."""
     prompts = np.random.default_rng(1).integers(0, 512, (4, 2))
     together = decoder(2).generate(prompts, 8)
     assert together.counters.most_in_flight > 2
     assert together.counters.passes == 2 * 9
-    for user in (0, 3):
-        alone = decoder(1).generate(prompts[user : user + 1], 8, together=False)
-        assert np.array_equal(alone.tokens[0], together.tokens[user])
+    alone = decoder(2).generate(prompts[2:], 8, together=False)
+    assert alone.counters.most_in_flight == 2  # its prompt tokens
+    assert np.array_equal(alone.tokens, together.tokens[2:])
     assert together.tokens.shape == (4, 8)
 
 
@@ -341,6 +393,9 @@ def test_generation_is_that_of_onnxruntime() -> None:
             token = prompts[:, position + 1]
     found = decoder(2).generate(prompts, 8)
     assert np.array_equal(found.tokens, np.stack(expected, axis=1))
+    for user in (0, 1):
+        alone = decoder(1).generate(prompts[user : user + 1], 8, together=False)
+        assert np.array_equal(alone.tokens[0], found.tokens[user])
 
 
 @pytest.mark.slow
@@ -395,17 +450,17 @@ def test_a_cache_has_an_end() -> None:
     appliance.put(0, step)
 
 
+@pytest.mark.slow
 def test_an_unquantised_graph_has_no_precision_of_its_own() -> None:
-    path = MODELS / "llama2_decode_static_dynamo.onnx"
     message = r"6 of 6 products are of float32, the vector-matrix units take int8, int4 and int2"
     with pytest.raises(ElkError, match=message):
-        compiled(path, mapping={"precision": "graph"})
+        compiled(LLAMA, mapping={"precision": "graph"})
 
 
+@pytest.mark.slow
 def test_users_and_context_too_large() -> None:
-    path = MODELS / "llama2_decode_static_dynamo.onnx"
     with pytest.raises(ElkError, match=r"users × 13 positions need .* too many\): .* fit"):
-        compiled(path, mapping={"users": 1_000_000})
+        compiled(LLAMA, mapping={"users": 1_000_000})
     with pytest.raises(ElkError, match=r"needs .* bytes on each core, which has .* too many"):
         compiled(shared(SMALL), shrunk(1), dims={"batch": 1, "past_sequence_length": 3})
 
