@@ -51,7 +51,7 @@ from elk_ir.passes.te_support import (
     tensor_of,
     users,
 )
-from elk_ir.plan.domain import AxisExpr
+from elk_ir.plan.domain import AxisExpr, DimKind
 
 MAX_OPERANDS = 8
 MAX_INSTRUCTIONS = 64
@@ -268,6 +268,11 @@ def _with_affine(source: NormalizeOp, op: MapOp, at: int) -> StructuredOp | None
     dtype = dtype_of_value(source.outs[0])
     if not affine and dtype != accumulator(dtype_of_value(source.ins[0])):
         properties["round_to"] = StringAttr(dtype)
+    written = {d for axis in aligned.written for d, _ in axis.terms}
+    if any(
+        d.kind is DimKind.REDUCTION and i not in written for i, d in enumerate(aligned.domain.dims)
+    ):
+        return None  # the map reads the one element of a row of one as a scalar
     maps = (*aligned.domain.operands, *(m for _, (_, m) in behind))
     domain = Domain(aligned.domain.dims, maps, (aligned.written,))
     ins = [*source.ins, *(v for _, (v, _) in behind)]

@@ -326,9 +326,13 @@ def dynamic_quantize(g: Builder) -> None:
 def if_(g: Builder) -> None:
     """A branch on a constant or on an input; branches read values of the outer graph."""
     x = g.pick((F32,))
-    info = helper.make_tensor_value_info("y", 1, list(x.shape))
     branches = {
-        name: helper.make_graph([helper.make_node(op, [x.name], ["y"])], name, [], [info])
+        name: helper.make_graph(
+            [helper.make_node(op, [x.name], [f"{name}{len(g.nodes)}"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}{len(g.nodes)}", 1, list(x.shape))],
+        )
         for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
     }
     if g.flag():
@@ -341,20 +345,19 @@ def if_(g: Builder) -> None:
 def loop(g: Builder) -> None:
     """A few iterations that carry one value."""
     x = g.pick((F32,))
-    types = [("i", 7, []), ("c", 9, []), ("s", 1, list(x.shape))]
+    i, c, s, c1, t, s1, half = _fresh(g, 7)
+    types = [(i, 7, []), (c, 9, []), (s, 1, list(x.shape))]
+    results = [(c1, 9, []), (s1, 1, list(x.shape))]
     body = helper.make_graph(
         [
-            helper.make_node("Identity", ["c"], ["c1"]),
-            helper.make_node("Mul", ["s", "half"], ["t"]),
-            helper.make_node("Add", ["t", x.name], ["s1"]),
+            helper.make_node("Identity", [c], [c1]),
+            helper.make_node("Mul", [s, half], [t]),
+            helper.make_node("Add", [t, x.name], [s1]),
         ],
         "body",
-        [helper.make_tensor_value_info(*t) for t in types],
-        [
-            helper.make_tensor_value_info("c1", 9, []),
-            helper.make_tensor_value_info("s1", 1, list(x.shape)),
-        ],
-        [helper.make_tensor("half", 1, [], [0.5])],
+        [helper.make_tensor_value_info(*each) for each in types],
+        [helper.make_tensor_value_info(*each) for each in results],
+        [helper.make_tensor(half, 1, [], [0.5])],
     )
     ins = [g.constant(g.number(1, 4)), g.constant(True, BOOL), x]
     _with_captured(g, "Loop", ins, {"body": body}, [x])
@@ -365,14 +368,21 @@ def scan(g: Builder) -> None:
     rows, width = g.number(1, 5), g.number(1, 6)
     x = g.leaf((rows, width), F32)
     start = g.leaf((width,), F32)
-    info = [helper.make_tensor_value_info(n, 1, [width]) for n in ("s", "e", "s1", "o")]
+    names = _fresh(g, 4)
+    s, e, s1, o = names
+    info = [helper.make_tensor_value_info(n, 1, [width]) for n in names]
     body = helper.make_graph(
-        [helper.make_node("Add", ["s", "e"], ["s1"]), helper.make_node("Neg", ["s1"], ["o"])],
+        [helper.make_node("Add", [s, e], [s1]), helper.make_node("Neg", [s1], [o])],
         "body",
         info[:2],
         info[2:],
     )
     g.node("Scan", [start, x], {"body": body, "num_scan_inputs": 1}, outputs=2)
+
+
+def _fresh(g: Builder, count: int) -> list[str]:
+    """Names that no other subgraph uses."""
+    return [f"b{len(g.nodes)}_{i}" for i in range(count)]
 
 
 def _with_captured(

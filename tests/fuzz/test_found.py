@@ -72,3 +72,14 @@ def test_scalars_on_a_chip_without_hbm() -> None:
     inputs = {"x": np.array(1.5, np.float32)}
     model = model_of([helper.make_node("Exp", ["x"], ["y"])], inputs, {"y": "float32"})
     agrees(model, inputs, chip="ipu-mk2", policy=None)
+
+
+def test_a_map_behind_a_norm_over_one_element() -> None:
+    """A map without dimensions was fused into the norm, whose result then lacked the dimension
+    that the norm runs over."""
+    inputs = {"x": normal(1, 1), "g": normal(1), "z": normal(1, 1)}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g"], ["n"], epsilon=0.01),
+        helper.make_node("Add", ["n", "z"], ["y"]),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
