@@ -8,9 +8,10 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -44,6 +45,9 @@ Report = Callable[[str], None]
 
 Model: TypeAlias = "str | Path | bytes | ModelProto | ModuleOp"
 """What can be compiled."""
+
+NARROWER = 16
+"""Times fewer bytes that a state may take on the machine than as an input (float64 as int4)."""
 
 AfterPass = Callable[[ModulePass, ModuleOp], None]
 
@@ -116,6 +120,7 @@ def compile_model(
         module, source = import_source(
             model, machine, dims=dims, input_shapes=input_shapes, progress=progress
         )
+        check_edges(module, machine)
         ctx = context()
         entry = input_level(module)
         levels = {entry: module.clone()}
@@ -483,6 +488,28 @@ def pass_error(error: DiagnosticException, pass_name: str, model: str) -> ElkErr
     return ModelError(what, where=model, details=[*lines, f"(in pass {pass_name})"])
 
 
+def check_edges(module: ModuleOp, chip: Chip) -> None:
+    """Raises ElkError if the inputs of an imported model, or its outputs, do not fit the machine:
+    nothing that is done to a model changes that, and a few bytes of a file can ask for any size."""
+    from elk_ir.dialects.types import shape_dtype
+    from elk_ir.frontend.export import main_function
+    from elk_ir.numerics.body import dtype_of
+
+    available = chip.usable_sram_bytes if chip.hbm is None else chip.hbm.capacity_bytes
+    types = main_function(module).function_type
+    for what, edges in (("input", types.inputs), ("output", types.outputs)):
+        sizes: list[tuple[str, int]] = []
+        for i, type_ in enumerate(edges):
+            try:
+                shape, dtype = shape_dtype(type_)
+            except ValueError:
+                continue  # no tensor of a static shape: an error later on, or the host's
+            sizes.append((f"{what} {i}", prod(shape) * dtype_of(dtype).itemsize))
+        needed = sum(size for _, size in sizes)
+        if needed > NARROWER * available:
+            raise _too_large(needed, available, "SRAM" if chip.hbm is None else "HBM", chip, sizes)
+
+
 def check_hbm(module: ModuleOp, chip: Chip) -> None:
     """Raises ElkError if the tensors of a program do not fit the chip's HBM."""
     from elk_ir.report_json import hbm_footprint_bytes, hbm_tensor_sizes
@@ -492,12 +519,18 @@ def check_hbm(module: ModuleOp, chip: Chip) -> None:
     needed, available = hbm_footprint_bytes(module), chip.hbm.capacity_bytes
     if needed <= available:
         return
-    largest = sorted(hbm_tensor_sizes(module), key=lambda item: (-item[1], item[0]))[:5]
-    raise ElkError(
-        f"the model needs {needed:,} bytes of HBM, chip {chip.name!r} has {available:,}"
+    raise _too_large(needed, available, "HBM", chip, hbm_tensor_sizes(module))
+
+
+def _too_large(
+    needed: int, available: int, memory: str, chip: Chip, sizes: Iterable[tuple[str, int]]
+) -> ElkError:
+    largest = sorted(sizes, key=lambda item: (-item[1], item[0]))[:5]
+    return ElkError(
+        f"the model needs {needed:,} bytes of {memory}, chip {chip.name!r} has {available:,}"
         f" ({needed - available:,} too many)",
         details=["largest tensors:", *(f"  {size:>15,} bytes  {name}" for name, size in largest)],
-        hint="choose a chip with more HBM, a smaller batch or a shorter KV cache",
+        hint=f"choose a chip with more {memory}, a smaller batch or a shorter KV cache",
     )
 
 

@@ -87,11 +87,13 @@ def evaluate_shape(node: Node) -> list[np.ndarray] | None:
     return None if None in wanted else [np.array(wanted, np.int64)]
 
 
-def _bytes(type_: ValueType) -> int:
+def bytes_of(type_: ValueType) -> int:
+    """Bytes of a tensor, unknown dimensions counting once; types without a size as a byte each."""
     from elk_ir.frontend.element_types import BY_ONNX
 
     extents = [d for d in type_.shape or () if d is not None]
-    return prod(extents) * max(8, BY_ONNX[type_.elem].bits) // 8
+    bits = BY_ONNX[type_.elem].bits if type_.elem in BY_ONNX else 8
+    return prod(extents) * max(8, bits) // 8
 
 
 def _splat(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | None:
@@ -103,14 +105,24 @@ def _splat(node: Node, arrays: list[np.ndarray | None]) -> list[np.ndarray] | No
         for attribute in node.attributes:
             if attribute.name == "value":
                 fill = numpy_helper.to_array(attribute.t)
-        return [np.broadcast_to(fill.reshape(()), tuple(int(d) for d in arrays[0]))]
+        return _filled(fill, tuple(int(d) for d in arrays[0]))
     first = arrays[0] if arrays else None
     if first is None or not (is_splat(first) or first.size == 1):
         return None
     if node.op_type == "Expand" and arrays[1] is not None:
-        shape = np.broadcast_shapes(first.shape, tuple(int(d) for d in arrays[1]))
-        return [np.broadcast_to(first.reshape(-1)[:1].reshape(()), shape)]
+        try:
+            shape = np.broadcast_shapes(first.shape, tuple(int(d) for d in arrays[1]))
+        except ValueError:
+            return None
+        return _filled(first.reshape(-1)[:1], shape)
     return None
+
+
+def _filled(fill: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray] | None:
+    """One element seen as a tensor; None where numpy can't even count the elements."""
+    if min(shape, default=0) < 0 or prod(shape) * fill.itemsize > np.iinfo(np.int64).max:
+        return None
+    return [np.broadcast_to(fill.reshape(()), shape)]
 
 
 def _too_large(type_: ValueType, arrays: list[np.ndarray | None]) -> bool:
@@ -119,7 +131,7 @@ def _too_large(type_: ValueType, arrays: list[np.ndarray | None]) -> bool:
     A shape that depends on data (NonZero, Unique) is bounded by the data.
     """
     if type_.is_static:
-        return _bytes(type_) > MAX_CONSTANT_BYTES
+        return bytes_of(type_) > MAX_CONSTANT_BYTES
     return type_.other is not None or sum(a.nbytes for a in arrays if a is not None) > KEYED_BYTES
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,12 @@ import numpy as np
 from elk_ir.errors import ModelError
 from elk_ir.frontend import subgraphs, unroll
 from elk_ir.frontend.custom_shapes import infer_custom
-from elk_ir.frontend.evaluate import MAX_CONSTANT_BYTES, evaluate_node, evaluate_shape
+from elk_ir.frontend.evaluate import (
+    MAX_CONSTANT_BYTES,
+    bytes_of,
+    evaluate_node,
+    evaluate_shape,
+)
 from elk_ir.frontend.graph import Graph, Node, Value, ValueType, read_values, type_from_proto
 from elk_ir.frontend.infer import infer_types, schema_of
 from elk_ir.frontend.load import UNKNOWN_DOMAIN
@@ -31,6 +37,12 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 Scope = MutableMapping[str, Value]
+
+MAX_TENSOR_BYTES = 1 << 48
+"""256 TiB: more than any machine has. A few bytes of a file can ask for more (Expand, Tile, …)."""
+
+MAX_SPARSE_BYTES = 1 << 30
+"""What a sparse initializer may take when its zeros are written out."""
 
 
 @dataclass
@@ -67,6 +79,7 @@ class Folder:
         scope: dict[str, Value] = {n: Value.of_weight(n, r) for n, r in weights.items()}
         inputs = []
         for name, type_ in input_types.items():
+            check_size(name, type_)
             scope[name] = value = Value(name, type_)
             inputs.append(value)
         graph = self.fold(proto, scope, inputs)
@@ -234,12 +247,19 @@ class Folder:
                     else f"operators of domain {node.domain!r} need their result types declared "
                     "in the model (value_info)",
                 )
+            check_size(value.name, type_)
             value.type = type_
             value.key = type_
             scope[value.name] = value
         if node.domain == UNKNOWN_DOMAIN:
             node.domain = ""
         nodes.append(node)
+
+
+def check_size(name: str, type_: ValueType) -> None:
+    """Raises ModelError for a tensor that no machine can hold."""
+    if type_.is_static and (size := bytes_of(type_)) > MAX_TENSOR_BYTES:
+        raise ModelError(f"tensor {name!r}, {type_}, would take {size:,} bytes")
 
 
 def constant_value(tensor: TensorProto, name: str) -> Value:
@@ -287,11 +307,21 @@ def dense_of_sparse(sparse: object) -> np.ndarray:
     assert isinstance(sparse, SparseTensorProto)
     values = numpy_helper.to_array(sparse.values)
     indices = numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 2:
-        dense[tuple(indices.T)] = values
-    else:
-        dense.reshape(-1)[indices] = values
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    if min(shape, default=0) < 0 or prod(shape) * values.itemsize > MAX_SPARSE_BYTES:
+        raise ModelError(
+            f"sparse tensor {name!r} of shape {list(shape)} would take"
+            f" {prod(shape) * values.itemsize:,} bytes with its zeros, at most"
+            f" {MAX_SPARSE_BYTES:,} are possible"
+        )
+    dense = np.zeros(shape, values.dtype)
+    try:
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+    except (IndexError, ValueError) as error:
+        raise ModelError(f"sparse tensor {name!r} is malformed: {error}") from None
     return dense
 
 

@@ -210,6 +210,8 @@ def _top_k(ctx: Context, node: Node) -> list[SSAValue]:
     axis = axis_of(node.attr("axis"), len(shape))
     target = list(shape)
     target[axis] = int(ctx.need(node.operand(1), "k").reshape(-1)[0])
+    if not 0 <= target[axis] <= shape[axis]:
+        raise Unsupported(f"the top {target[axis]} of {shape[axis]} elements")
     if 0 in target:
         dtype = moves.numpy_type(source)
         return [ctx.constant(np.zeros(target, dtype=d)) for d in (dtype, np.dtype(np.int64))]

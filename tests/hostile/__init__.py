@@ -1,0 +1,1 @@
+"""Inputs that are broken on purpose, and a harness that hands them to the commands."""
