@@ -85,3 +85,44 @@ northpole.block @b "b" in 4 out 4 phases 1 ways 1 {
   northpole.host @host {
   }
 }
+
+// -----
+
+// CHECK: the region of northpole.execute holds exactly one structured operation
+%x = "test.op"() : () -> tensor<3xi8>
+%y = northpole.execute <name = "y", kind = "map", unit = "vector">(%x) {
+^bb1(%a: tensor<3xi8>):
+  "test.op"() : () -> ()
+} : (tensor<3xi8>) -> tensor<3xi8>
+
+// -----
+
+// CHECK: y: the operation reads the operands, in order
+%x, %w = "test.op"() : () -> (tensor<3xi8>, tensor<3xi8>)
+%y = northpole.execute <name = "y", kind = "map", unit = "vector">(%x, %w) {
+^bb1(%a: tensor<3xi8>, %b: tensor<3xi8>):
+  %z = te.map(%b, %a) <(d = 3), [(d), (d)] -> [(d)]> {body = #te.body<(x0, x1) {t0 = add(x0, x1)} -> (t0)>} : (tensor<3xi8>, tensor<3xi8>) -> tensor<3xi8>
+} : (tensor<3xi8>, tensor<3xi8>) -> tensor<3xi8>
+
+// -----
+
+// CHECK: y: the results are those of the operation
+%x = "test.op"() : () -> tensor<3xi8>
+%y = northpole.execute <name = "y", kind = "map", unit = "vector">(%x) {
+^bb1(%a: tensor<3xi8>):
+  %z = te.map(%a) <(d = 3), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<3xi8>) -> tensor<3xi8>
+} : (tensor<3xi8>) -> tensor<1x3xi8>
+
+// -----
+
+// CHECK: stage @st: the region takes what was sent, in order
+%x = "test.op"() : () -> tensor<3xi8>
+%y = northpole.stage @st "st" cards [0] blocks [] of [] <weight_bytes = 8, constant_bytes = 0, kv_bytes_per_user = 0, core_fixed_bytes = 1, core_kv_bytes_per_user = 0>(%x : tensor<3xi8>) do {
+^bb0(%a: tensor<4xi8>):
+  northpole.yield %a : tensor<4xi8>
+} : tensor<4xi8>
+
+// -----
+
+// CHECK: @st: 1 blocks of 2 layers
+northpole.stage @st "st" cards [0] blocks [@b] of [0, 1] <weight_bytes = 8, constant_bytes = 0, kv_bytes_per_user = 0, core_fixed_bytes = 1, core_kv_bytes_per_user = 0>
