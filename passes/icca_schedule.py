@@ -38,6 +38,12 @@ NEAR = 1.05
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
 
+RETRIES = 7
+"""Schedules that are made with less held back, once one has got addresses."""
+
+WORTH = 1 / 32
+"""From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
+
 
 SPILL_SHARES = (1.0, 0.7, 0.4, 0.2, 0.0)
 """What tensors may take of the SRAM that an execute leaves free, tried in turn when a program does
@@ -51,22 +57,30 @@ def schedule_module(
     keep_plans: bool,
     tables: Tables | None = None,
     limit_s: float = float("inf"),
+    retries: bool = False,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
     What fragmentation or tensors that live across operators take is found by allocating, and held
-    back in another round. The module records the bytes held back for fragmentation as
-    `icca.schedule_slack_bytes`. A schedule that the model finds slower than `limit_s` is returned
-    unfinished, and the module left as it is. Raises CapacityError.
+    back in another round. The rounds overshoot, and less held back is not always faster or harder
+    to place, so a policy that `retries` then tries amounts between the last two. The module
+    records the bytes held back as `icca.schedule_slack_bytes`. A schedule that the model finds
+    slower than `limit_s` is returned unfinished, and the module left as it is. Raises
+    CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
     count = sum(1 for _ in executes(program_of(module)))
-    resident, slack = [0] * count, 0
+    resident, slack, before = [0] * count, 0, 0
+
+    def scheduled(slack: int) -> Scheduling:
+        made = Scheduling(module.clone(), policy, keep_plans, resident, slack, tables)
+        made.run()
+        return made
+
     for round_ in range(ROUNDS):
-        attempt = module.clone()
-        scheduling = Scheduling(attempt, policy, keep_plans, resident, slack, tables)
-        scheduling.run()
+        scheduling = scheduled(slack)
+        attempt = scheduling.module
         if scheduling.time_s > limit_s:
             return scheduling
         if scheduling.separate:
@@ -78,16 +92,32 @@ def schedule_module(
             live.problem, time_budget_s=ALLOCATION_S, require_fit=round_ + 1 == ROUNDS
         )
         if allocation.height_bytes <= capacity:
-            _replace_body(module, attempt)
-            module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(slack, i64)
+            for part in range(1, RETRIES + 1) if retries and slack > WORTH * capacity else ():
+                less = before + (slack - before) * part // (RETRIES + 1) // 8 * 8
+                try:
+                    other = scheduled(less)
+                except CapacityError:
+                    continue
+                if other.time_s < scheduling.time_s and _has_addresses(other.module, capacity):
+                    scheduling = other
+            _replace_body(module, scheduling.module)
+            held = IntegerAttr(scheduling.slack_bytes, i64)
+            module.attributes["icca.schedule_slack_bytes"] = held
             return scheduling
         found = resident_bytes(live, scheduling, count)
         known = [max(a, b) for a, b in zip(resident, found, strict=True)]
         if known == resident:
             # The live bytes fit, their addresses do not.
+            before = slack
             slack += max(8, allocation.height_bytes - capacity)
         resident = known
     raise AssertionError("the last round requires a fit")
+
+
+def _has_addresses(module: ModuleOp, capacity_bytes: int) -> bool:
+    """Whether byte addresses for all buffers of a scheduled module are found."""
+    found = allocate(liveness(module).problem, time_budget_s=ALLOCATION_S)
+    return found.height_bytes <= capacity_bytes
 
 
 def schedule_by_name(
@@ -153,7 +183,11 @@ def _schedule_by_name(
     best = module.clone()
     solved = {} if solved is None else solved
     chosen = policy(name, energy=energy, effort=effort or Effort(), solved=solved)
-    scheduling = schedule_module(best, chosen, keep_plans=keep_plans, tables=tables)
+    # The search itself is too slow to be retried, and joules have no model of a program.
+    retries = name != EXECUTABLE[-1] and not energy
+    scheduling = schedule_module(
+        best, chosen, keep_plans=keep_plans, tables=tables, retries=retries
+    )
     if name == EXECUTABLE[-1]:
         value = _simulated(best, energy)
         # Far behind in the model is behind in the simulator; joules have no model of a program.
@@ -164,7 +198,12 @@ def _schedule_by_name(
             chosen = policy(rival, energy=energy, solved=solved)
             try:
                 other = schedule_module(
-                    trial, chosen, keep_plans=keep_plans, tables=tables, limit_s=limit_s
+                    trial,
+                    chosen,
+                    keep_plans=keep_plans,
+                    tables=tables,
+                    limit_s=limit_s,
+                    retries=not energy,
                 )
             except CapacityError:
                 continue  # its plans leave no room for addresses

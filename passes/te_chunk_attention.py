@@ -106,9 +106,9 @@ class TeChunkAttentionPass(ModulePass):
 
     `chunks` is how many, 1 to leave attention whole. Without it the chip decides (the one that
     the module names, or `chip=NAME`): attention whose keys and values take more than half of the
-    SRAM is cut into chunks of at most a quarter (`elk_ir/plan/chunks.py`). Invariant: the numbers,
+    SRAM is cut into chunks of at most a third (`elk_ir/plan/chunks.py`). Invariant: the numbers,
     to the bit where each chunk is computed as the whole was. Nothing changes but te.attention:
-    states are appended to as a whole, and every chunk reads its part of the result.
+    states are appended to as a whole, and every chunk reads its part of what that yields.
     """
 
     name = "te-chunk-attention"

@@ -7,9 +7,9 @@ from elk_ir.plan.candidates import divisors
 WHOLE = 0.5
 """An operator whose preloads take no more than this part of the SRAM stays whole."""
 
-CHUNK = 0.25
-"""What the preloads of one chunk may take of it: one executes while the next one lands, and the
-weights that follow have the other half."""
+CHUNK = 1 / 3
+"""What the preloads of one chunk may take of it: one executes while the next one lands, beside the
+weights that follow."""
 
 
 def ranges(extent: int, chunks: int) -> tuple[tuple[int, int], ...]:
