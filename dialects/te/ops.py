@@ -302,7 +302,9 @@ class NormalizeOp(StructuredOp):
             raise VerifyException(f"affine {affine} does not name the {len(operands) - 1} operands")
         dtype = accumulator(operands[0].dtype)
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
-        stats = tuple(Stat(n, kept, dtype, 0.0) for n in ("count", "mean", "squares"))
+        # Of the mean square only the sum has to be merged: how many it sums is known.
+        names = ("squares",) if self.form.data is NormForm.RMS else ("count", "mean", "squares")
+        stats = tuple(Stat(n, kept, dtype, 0.0) for n in names)
         accesses = [with_phase(operands[0], Phase.BOTH)]
         accesses += [with_phase(a, Phase.APPLY) for a in operands[1:]]
         params: list[tuple[str, object]] = [

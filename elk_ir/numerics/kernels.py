@@ -7,6 +7,7 @@ a reduction, `apply` turns them into result blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ class SoftmaxKernel:
 
 class NormalizeKernel:
     """RMS and layer normalisation. Statistics: count, mean and sum of squared deviations, merged
-    by Chan's formula; for RMS the mean is taken as zero."""
+    by Chan's formula; for RMS the sum of squares alone."""
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
@@ -190,19 +191,21 @@ class NormalizeKernel:
                 shape[i + 1] = tile.size[d]
                 inside = inside & tile.inside(d).reshape(shape)
         weight = np.broadcast_to(inside, array.shape)
-        count = weight.sum(axis=gone, keepdims=True).astype(array.dtype)
-        if op.param["form"] == "rms":
-            mean = np.zeros_like(count)
-        else:
-            total = np.where(weight, array, 0).sum(axis=gone, keepdims=True, dtype=array.dtype)
-            mean = total / np.maximum(count, 1)
-        squares = np.where(weight, (array - mean) ** 2, 0).sum(axis=gone, keepdims=True)
         kept = (tile.cores, *(tile.size[d] for d in stat.dims))
+        if op.param["form"] == "rms":
+            squares = np.where(weight, array**2, 0).sum(axis=gone)
+            return [squares.reshape(kept).astype(array.dtype)]
+        count = weight.sum(axis=gone, keepdims=True).astype(array.dtype)
+        total = np.where(weight, array, 0).sum(axis=gone, keepdims=True, dtype=array.dtype)
+        mean = total / np.maximum(count, 1)
+        squares = np.where(weight, (array - mean) ** 2, 0).sum(axis=gone, keepdims=True)
         return [s.reshape(kept).astype(array.dtype) for s in (count, mean, squares)]
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
+        if op.param["form"] == "rms":
+            return [(left[0] + right[0]).astype(left[0].dtype)]
         count = left[0] + right[0]
         safe = np.maximum(count, 1)
         delta = right[1] - left[1]
@@ -215,10 +218,14 @@ class NormalizeKernel:
     ) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
         array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
-        count, mean, squares = (align(s, stat.dims, dims) for s in stats)
-        variance = squares / np.maximum(count, 1)
-        scale = 1 / np.sqrt(variance + np.asarray(op.param["epsilon"], dtype=array.dtype))
-        values = (array - mean) * scale
+        epsilon = np.asarray(op.param["epsilon"], dtype=array.dtype)
+        moments = [align(s, stat.dims, dims) for s in stats]
+        if op.param["form"] == "rms":
+            count = np.asarray(prod(op.extents[d] for d in op.reductions), dtype=array.dtype)
+            values = array * (1 / np.sqrt(moments[0] / np.maximum(count, 1) + epsilon))
+        else:
+            count, mean, squares = moments
+            values = (array - mean) * (1 / np.sqrt(squares / np.maximum(count, 1) + epsilon))
         if (cast_to := op.param.get("round_to")) is not None:
             values = cast(values, cast_to)
         for v in range(1, len(op.operands)):

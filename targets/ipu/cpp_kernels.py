@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from elk_ir.errors import ElkError
 from elk_ir.plan.domain import Phase
@@ -127,11 +128,20 @@ _MOMENTS = ("count", "mean", "squares")
 
 
 def normalize_local(w: CodeletWriter) -> None:
-    """Count, mean and sum of squared deviations; for RMS the mean is zero."""
+    """Count, mean and sum of squared deviations; for RMS the sum of squares alone."""
     _float_only(w)
     op, stat = w.op, w.op.stats[0]
-    rms = op.param["form"] == "rms"
     with w.points(stat.dims):
+        if op.param["form"] == "rms":
+            dims = inner_dims(w, [0], stat.dims)
+            w.line(f"float squares = {w.stat(0, 'InOut')};")
+            with w.loops(dims):
+                w.line(
+                    f"const float x = {convert(w.operand(0), op.operands[0].dtype, stat.dtype)};"
+                )
+                w.line("squares += x * x;")
+            w.line(f"{w.stat(0, 'InOut')} = squares;")
+            return
         for i, name in enumerate(_MOMENTS):
             w.line(f"float {name} = {w.stat(i, 'InOut')};")
         dims = inner_dims(w, [0], stat.dims)
@@ -139,10 +149,9 @@ def normalize_local(w: CodeletWriter) -> None:
         number = " * ".join(w.count(d) for d in dims if w.extent(d) > 1) or "1"
         w.line(f"const float own = static_cast<float>({number});")
         w.line("float center = 0;")
-        if not rms:
-            with w.loops(dims):
-                w.line(f"center += {value};")
-            w.line("center /= elk::maximum(own, 1.0f);")
+        with w.loops(dims):
+            w.line(f"center += {value};")
+        w.line("center /= elk::maximum(own, 1.0f);")
         w.line("float around = 0;")
         with w.loops(dims):
             w.line(f"const float x = {value} - center;")
@@ -155,6 +164,12 @@ def normalize_local(w: CodeletWriter) -> None:
 def normalize_combine(w: CodeletWriter) -> None:
     """Moments of disjoint parts joined in order."""
     with w.points(w.op.stats[0].dims):
+        if w.op.param["form"] == "rms":
+            w.line(f"float squares = {gathered(w, 0, '0')};")
+            with w.scope("for (int r = 1; r < ways; ++r)"):
+                w.line(f"squares += {gathered(w, 0, 'r')};")
+            w.line(f"{w.stat(0, 'Output')} = squares;")
+            return
         for i, name in enumerate(_MOMENTS):
             w.line(f"float {name} = {gathered(w, i, '0')};")
         with w.scope("for (int r = 1; r < ways; ++r)"):
@@ -168,11 +183,17 @@ def normalize_apply(w: CodeletWriter) -> None:
     op, stat = w.op, w.op.stats[0]
     with w.points(sorted(op.operands[0].dims)):
         value = convert(w.operand(0), op.operands[0].dtype, stat.dtype)
-        count, mean, squares = (w.stat(i) for i in range(3))
         epsilon = literal(op.param["epsilon"], stat.dtype)
-        w.line(f"const float variance = {squares} / elk::maximum({count}, 1.0f);")
+        if op.param["form"] == "rms":
+            count = literal(float(prod(op.extents[d] for d in op.reductions)), stat.dtype)
+            w.line(f"const float variance = {w.stat(0)} / {count};")
+            centered = value
+        else:
+            count, mean, squares = (w.stat(i) for i in range(3))
+            w.line(f"const float variance = {squares} / elk::maximum({count}, 1.0f);")
+            centered = f"({value} - {mean})"
         w.line(f"const float scale = 1 / std::sqrt(variance + {epsilon});")
-        w.line(f"float x = ({value} - {mean}) * scale;")
+        w.line(f"float x = {centered} * scale;")
         # numpy computes in the type that the rounded value and the operand promote to.
         now = stat.dtype
         if (round_to := op.param.get("round_to")) is not None:
