@@ -10,6 +10,7 @@ PIPELINES: dict[str, str] = {
     "te-pipeline": (
         "te-fold-quantization,te-canonicalize{simplify=false},te-make-state,te-roll-layers,"
         "te-canonicalize,te-fuse-normalize,te-fuse-attention,te-merge-products,te-fold-views,"
-        "te-fuse-concat,te-fuse-elementwise,te-fold-views,te-canonicalize,te-mask-state"
+        "te-fuse-concat,te-fuse-elementwise,te-fold-views,te-canonicalize,te-narrow-masks,"
+        "te-mask-state"
     ),
 }

@@ -128,6 +128,7 @@ def planned(chip: Chip, policy: str | None) -> tuple[str, ...]:
     schedule = f"icca-schedule{{policy={policy}}}" if chip.hbm else "icca-make-resident"
     return (
         "te-chunk-attention",
+        "te-chunk-large",
         "convert-te-to-icca",
         schedule,
         "icca-allocate",

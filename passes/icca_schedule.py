@@ -45,9 +45,9 @@ WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
 
 
-SPILL_SHARES = (1.0, 0.7, 0.4, 0.2, 0.0)
-"""What tensors may take of the SRAM that an execute leaves free, tried in turn when a program does
-not fit: the first shares spill little, but only know the least that every execute needs."""
+SPILL_SHARES = (0.75, 0.5, 0.25, 0.0)
+"""What tensors of others may take of the SRAM that an execute leaves free at least, tried in turn
+when a program does not fit."""
 
 
 def schedule_module(
@@ -135,34 +135,36 @@ def schedule_by_name(
     For `search`, which chooses by the scheduler's model, the other policies' programs are simulated
     beside its own and the fastest is kept: the model is off by up to 1 %, and where fragmentation
     took room the search has begun again from other plans than they. A program that does not fit
-    is tried again with more and more of its tensors spilled to HBM (`icca-spill`). Raises
-    CapacityError, for the program as it was given.
+    is tried again with more and more of its tensors spilled to HBM (`icca-spill`). Raises the first
+    CapacityError if none fits.
     """
     tables = tables or tables_of(module)
 
     def attempt(candidate: ModuleOp) -> Scheduling:
         return _schedule_by_name(candidate, name, keep_plans, energy, effort, tables, solved)
 
-    try:
-        return attempt(module)
-    except CapacityError:
-        if chip_of(module).hbm is None or SPILLED in module.attributes:
-            raise
-        for candidate in _spilled(module):
-            try:
-                scheduling = attempt(candidate)
-            except CapacityError:
-                continue
+    refusal: CapacityError | None = None
+    for candidate in _candidates(module):
+        try:
+            scheduling = attempt(candidate)
+        except CapacityError as error:
+            refusal = refusal or error
+            continue
+        if candidate is not module:
             _replace_body(module, candidate)
             module.attributes |= candidate.attributes
-            return scheduling
-        raise
+        return scheduling
+    assert refusal is not None
+    raise refusal
 
 
-def _spilled(module: ModuleOp) -> Iterator[ModuleOp]:
-    """Copies of a module in which ever more tensors wait in HBM."""
+def _candidates(module: ModuleOp) -> Iterator[ModuleOp]:
+    """A module as it is, unless it can't fit, and copies in which ever more tensors wait in HBM."""
+    spills = chip_of(module).hbm is not None and SPILLED not in module.attributes
+    if not spills or spill(module.clone(), 1.0) == 0:
+        yield module
     known = 0
-    for share in SPILL_SHARES:
+    for share in SPILL_SHARES if spills else ():
         candidate = module.clone()
         count = spill(candidate, share)
         if count > known:

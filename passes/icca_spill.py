@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
-from elk_ir.cost.device import device_model
+from elk_ir.chips.chip import Chip
 from elk_ir.cost.shapes import itemsize
 from elk_ir.dialects.icca.attrs import HbmKind, HbmKindAttr
 from elk_ir.dialects.icca.ops import ExecuteOp, HbmOp, PreloadOp, ProgramOp, RepeatOp, StoreOp
@@ -29,39 +29,41 @@ from elk_ir.passes.icca_support import (
     symbol,
     tensor_of,
 )
-from elk_ir.plan.buffers import ALIGNMENT_BYTES
-from elk_ir.plan.enumerate import enumerate_plans
+from elk_ir.plan.buffers import ALIGNMENT_BYTES, Source
+from elk_ir.plan.domain import Phase
 from elk_ir.schedule.spill import Resident, choose_spills
 
 SPILLED = "icca.spilled_bytes"
 """Attribute of the module: bytes of tensors that are stored to HBM and fetched again."""
 
-OwnBytes = Callable[[ExecuteOp], int]
-"""The least bytes a core that an execute needs for itself; more than there are if it has no plan
-that fits."""
+
+def least_bytes(execute: ExecuteOp, chip: Chip) -> int:
+    """What every core holds of an execute's own, whatever its plan: what it preloads, and its
+    statistics or results, spread over all cores. Resident operands are those who made them."""
+    op = execute.operator()
+    total = sum(
+        access.read_elements(op.extents) * itemsize(access.dtype)
+        for access, source in zip(op.operands, execute.sources, strict=True)
+        if source is Source.HBM and access.phase is not Phase.APPLY
+    )
+    if op.stats:
+        total += sum(
+            prod(op.extents[d] for d in stat.dims) * itemsize(stat.dtype) for stat in op.stats
+        )
+    else:
+        total += sum(prod(a.shape) * itemsize(a.dtype) for a in op.results)
+    return total // chip.cores
 
 
-def least_bytes(module: ModuleOp) -> OwnBytes:
-    """`OwnBytes` from the plans of each execute on the module's chip."""
-    chip = chip_of(module)
-    cost, capacity = device_model(chip), chip.usable_sram_per_core_bytes
-
-    def own(execute: ExecuteOp) -> int:
-        front = enumerate_plans(execute.operator(), chip, execute.sources, cost)
-        return int(front.execute_bytes.min()) if len(front) else capacity + 1
-
-    return own
-
-
-def spill(module: ModuleOp, share: float, own: OwnBytes | None = None) -> int:
+def spill(module: ModuleOp, share: float) -> int:
     """Spill what leaves executes too little room; how many tensors went to HBM.
 
-    share: how much of what an execute leaves free others' tensors may take. Stores of graph
+    share: how much others' tensors may take of what an execute leaves free at least. With 1, what
+    is spilled would not fit in any plan; copies of operands need room as well. Stores of graph
     outputs move right behind what makes them, so that outputs do not wait on chip for the end of
     the program. Tensors that enter or leave a layer loop, or are inserted into a state, stay.
     """
     program, chip = program_of(module), chip_of(module)
-    own = own or least_bytes(module)
     _store_early(program, hbm_tensors(module))
     # Loops take the place of one execute: what lies on chip beside them lies there all the time.
     steps = [op for op in program.body.block.ops if isinstance(op, ExecuteOp | RepeatOp)]
@@ -72,10 +74,7 @@ def spill(module: ModuleOp, share: float, own: OwnBytes | None = None) -> int:
         for value in op.results:
             values.append(value)
             tensors.append(_resident(value, i, number, chip.cores))
-    needs = [
-        own(op) if isinstance(op, ExecuteOp) else max(map(own, _inside(op)), default=0)
-        for op in steps
-    ]
+    needs = [max((least_bytes(e, chip) for e in _inside(op)), default=0) for op in steps]
     chosen = choose_spills(tensors, needs, chip.usable_sram_per_core_bytes, share)
     if not chosen:
         return 0
@@ -98,8 +97,11 @@ def spill(module: ModuleOp, share: float, own: OwnBytes | None = None) -> int:
     return len(chosen)
 
 
-def _inside(loop: RepeatOp) -> list[ExecuteOp]:
-    return [op for op in loop.body.walk() if isinstance(op, ExecuteOp)]
+def _inside(step: Operation) -> list[ExecuteOp]:
+    """An execute itself, or the executes of a loop."""
+    if isinstance(step, ExecuteOp):
+        return [step]
+    return [op for op in step.walk() if isinstance(op, ExecuteOp)]
 
 
 def _store_early(program: ProgramOp, hbm: Mapping[str, HbmOp]) -> None:
@@ -205,8 +207,8 @@ class IccaSpillPass(ModulePass):
 
         elk-opt model.onnx -p '…,convert-te-to-icca{chip=test-16},icca-spill{share=0.5}'
 
-    Where the tensors that lie on chip take more than `share` of what an execute leaves free in its
-    smallest plan, the one whose next reader is furthest away is stored to a scratch tensor right
+    Where the tensors that lie on chip take more than `share` of what an execute leaves free at
+    least, the one whose next reader is furthest away is stored to a scratch tensor right
     after it was made, and every reader from there on preloads it (`elk_ir/schedule/spill.py`).
     Stores of outputs move right behind what makes them. `icca-schedule` does the same by itself,
     with smaller and smaller shares, if a program does not fit otherwise. The module records the
