@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elk_ir.errors import UsageError
-from elk_ir.numerics.kernels import run_whole
+from elk_ir.numerics.compiled import prepare
 from elk_ir.numerics.states import entering, leaving
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from xdsl.dialects.func import FuncOp
     from xdsl.ir import Block, Operation, SSAValue
 
-    from elk_ir.dialects.te.structure import AppendOp, GlobalOp, LoadOp, UpdateOp
+    from elk_ir.dialects.te.interface import StructuredOp
+    from elk_ir.dialects.te.structure import AppendOp, GlobalOp, LoadOp, RepeatOp, UpdateOp
     from elk_ir.dialects.weight import WeightAttr
-    from elk_ir.plan.domain import Operator
 
 LoadWeight = Callable[["WeightAttr"], np.ndarray]
 
@@ -41,7 +41,7 @@ def evaluate_te(
     `observe` is called after each operation with results. Raises UsageError when an input is
     missing or has another shape or type.
     """
-    return _Machine(module, inputs, load_weight, observe).run()
+    return Evaluator(module, load_weight=load_weight)(inputs, observe)
 
 
 class _State:
@@ -121,121 +121,228 @@ def _input(
     return array
 
 
-class _Machine:
-    def __init__(
-        self,
-        module: ModuleOp,
-        inputs: Mapping[str, np.ndarray],
-        load_weight: LoadWeight,
-        observe: Observe | None,
-    ) -> None:
+class Evaluator:
+    """A te module that is prepared once and runs many times: `evaluator(inputs)`.
+
+    Operators are functions from arrays to arrays (`compiled.prepare`), and SSA values are places in
+    a list. Weights are loaded when they are first read, and kept.
+    """
+
+    def __init__(self, module: ModuleOp, *, load_weight: LoadWeight) -> None:
         from xdsl.dialects.func import FuncOp
 
-        from elk_ir.dialects.te.structure import GlobalKind, GlobalOp
+        from elk_ir.dialects.te.structure import GlobalOp
 
-        self.inputs, self.load_weight, self.observe = inputs, load_weight, observe
+        self.load_weight = load_weight
         self.globals: dict[str, GlobalOp] = {}
-        self.states: dict[str, _State] = {}
         self.weights: dict[str, np.ndarray] = {}
-        self.operators: dict[Any, Operator] = {}
+        self.states: dict[str, _State] = {}
+        self.observe: Observe | None = None
+        self.place: dict[SSAValue, int] = {}
         main: FuncOp | None = None
         for op in module.body.block.ops:
             if isinstance(op, GlobalOp):
-                name = op.sym_name.data
-                self.globals[name] = op
-                if op.kind.data is GlobalKind.STATE:
-                    self.states[name] = _State(op, inputs)
+                self.globals[op.sym_name.data] = op
             elif isinstance(op, FuncOp) and op.sym_name.data == "main":
                 main = op
         if main is None:
             raise UsageError("the module has no function @main")
         self.main = main
+        self.body = self._block(main.body.block)
 
-    def run(self) -> dict[str, np.ndarray]:
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], observe: Observe | None = None
+    ) -> dict[str, np.ndarray]:
+        """As `evaluate_te`."""
+        from elk_ir.dialects.te.structure import GlobalKind
         from elk_ir.dialects.types import shape_dtype
 
-        block = self.main.body.block
-        names = _attr_names(self.main.arg_attrs, len(block.args), "arg")
-        values: dict[SSAValue, Any] = {
-            arg: _input(self.inputs, name, *shape_dtype(arg))
-            for arg, name in zip(block.args, names, strict=True)
+        self.observe = observe
+        self.states = {
+            name: _State(op, inputs)
+            for name, op in self.globals.items()
+            if op.kind.data is GlobalKind.STATE
         }
-        returned = self.block(block, values)
+        block = self.main.body.block
+        frame: list[Any] = [None] * len(self.place)
+        names = _attr_names(self.main.arg_attrs, len(block.args), "arg")
+        for arg, name in zip(block.args, names, strict=True):
+            frame[self.place[arg]] = _input(inputs, name, *shape_dtype(arg))
+        with np.errstate(all="ignore"):
+            returned = self.body(frame, 0)
         names = _attr_names(self.main.res_attrs, len(returned), "result")
-        results = dict(zip(names, returned, strict=True))
+        # What is a view of an input or a weight would change with it.
+        arrays = [a if a.base is None and a.flags.c_contiguous else a.copy() for a in returned]
+        results = dict(zip(names, arrays, strict=True))
         for state in self.states.values():
             results |= state.results()
         return results
 
-    def block(self, block: Block, values: dict[SSAValue, Any], iteration: int = 0) -> list[Any]:
-        """Run a block; yields the operands of its terminator."""
+    # ------------------------------------------------------------------ preparing
+
+    def _places(self, values: Iterable[SSAValue]) -> list[int]:
+        return [self.place.setdefault(v, len(self.place)) for v in values]
+
+    def _block(self, block: Block) -> Callable[[list[Any], int], list[Any]]:
+        """A function that runs the block on a list of values, in an iteration of the loop around
+        it; it gives the operands of the terminator."""
         from xdsl.dialects.func import ReturnOp
 
-        from elk_ir.dialects.te.interface import StructuredOp
-        from elk_ir.dialects.te.structure import AppendOp, LoadOp, RepeatOp, UpdateOp, YieldOp
+        from elk_ir.dialects.te.structure import YieldOp
 
+        self._places(block.args)
+        steps: list[tuple[Operation, _Step]] = []
+        returned: list[int] = []
         for op in block.ops:
-            if isinstance(op, StructuredOp):
-                operator = self.operators.get(op)
-                if operator is None:
-                    operator = self.operators[op] = op.operator()
-                outs = run_whole(operator, [values[v] for v in op.ins])
-                values.update(zip(op.outs, outs, strict=True))
-            elif isinstance(op, LoadOp):
-                values[op.result] = self.load(op, values)
-            elif isinstance(op, AppendOp):
-                values[op.result] = self.append(op, values)
-            elif isinstance(op, UpdateOp):
-                self.update(op, values)
-            elif isinstance(op, RepeatOp):
-                carried = [values[v] for v in op.inits]
-                body = op.body.block
-                for layer in range(op.count.value.data):
-                    scope = dict(values)
-                    scope.update(zip(body.args, [layer, *carried], strict=True))
-                    carried = self.block(body, scope, layer)
-                values.update(zip(op.outs, carried, strict=True))
-            elif isinstance(op, ReturnOp | YieldOp):
-                return [values[v] for v in op.operands]
-            else:
-                raise UsageError(f"{op.name} is not an operation of te", where="te evaluation")
-            if self.observe is not None:
-                self.observe(op, iteration, values)
-        return []
+            if isinstance(op, ReturnOp | YieldOp):
+                returned = self._places(op.operands)
+                break
+            steps.append((op, self._step(op)))
 
-    def load(self, op: LoadOp, values: Mapping[SSAValue, Any]) -> np.ndarray:
-        from elk_ir.dialects.element_types import array_from_dense
+        def run(frame: list[Any], iteration: int) -> list[Any]:
+            for op, step in steps:
+                step(frame)
+                if self.observe is not None:
+                    self.observe(op, iteration, _Scope(self.place, frame))
+            return [frame[i] for i in returned]
+
+        return run
+
+    def _step(self, op: Operation) -> _Step:
+        from elk_ir.dialects.te.interface import StructuredOp
+        from elk_ir.dialects.te.structure import AppendOp, LoadOp, RepeatOp, UpdateOp
+
+        if isinstance(op, StructuredOp):
+            return self._structured(op)
+        if isinstance(op, LoadOp):
+            return self._load(op)
+        if isinstance(op, AppendOp):
+            return self._append(op)
+        if isinstance(op, UpdateOp):
+            return self._update(op)
+        if isinstance(op, RepeatOp):
+            return self._repeat(op)
+        raise UsageError(f"{op.name} is not an operation of te", where="te evaluation")
+
+    def _structured(self, op: StructuredOp) -> _Step:
+        run = prepare(op.operator())
+        ins, outs = self._places(op.ins), self._places(op.outs)
+        if len(outs) == 1:
+            (out,) = outs
+
+            def single(frame: list[Any]) -> None:
+                (frame[out],) = run([frame[i] for i in ins])
+
+            return single
+
+        def step(frame: list[Any]) -> None:
+            for out, array in zip(outs, run([frame[i] for i in ins]), strict=True):
+                frame[out] = array
+
+        return step
+
+    def _repeat(self, op: RepeatOp) -> _Step:
+        body = self._block(op.body.block)
+        arguments = self._places(op.body.block.args)
+        inits, outs, count = self._places(op.inits), self._places(op.outs), op.count.value.data
+
+        def step(frame: list[Any]) -> None:
+            carried = [frame[i] for i in inits]
+            for layer in range(count):
+                for i, value in zip(arguments, [layer, *carried], strict=True):
+                    frame[i] = value
+                carried = body(frame, layer)
+            for i, value in zip(outs, carried, strict=True):
+                frame[i] = value
+
+        return step
+
+    def _layer(self, index: SSAValue | None) -> Callable[[list[Any]], int]:
+        """The layer that an operation in a loop takes; 0 outside."""
+        if index is None:
+            return lambda frame: 0
+        (place,) = self._places([index])
+        return lambda frame: int(frame[place])
+
+    def _load(self, op: LoadOp) -> _Step:
         from elk_ir.dialects.types import shape_dtype
+
+        name, layer, (out,) = (
+            op.source.string_value(),
+            self._layer(op.layer),
+            self._places([op.result]),
+        )
+        shape = shape_dtype(op.result)[0]
+        if self.globals[name].value is None:
+
+            def read(frame: list[Any]) -> None:
+                frame[out] = self.states[name].read(layer(frame), shape)
+
+            return read
+        stacked = self.globals[name].stack is not None
+
+        def load(frame: list[Any]) -> None:
+            array = self.weights.get(name)
+            if array is None:
+                array = self._weight(name)
+            frame[out] = array[layer(frame)] if stacked else array
+
+        return load
+
+    def _weight(self, name: str) -> np.ndarray:
+        from elk_ir.dialects.element_types import array_from_dense
         from elk_ir.dialects.weight import WeightAttr
 
-        name = op.source.string_value()
-        layer = None if op.layer is None else int(values[op.layer])
-        if name in self.states:
-            return self.states[name].read(layer or 0, shape_dtype(op.result)[0])
-        array = self.weights.get(name)
-        if array is None:
-            value = self.globals[name].value
-            assert value is not None
-            if isinstance(value, WeightAttr):
-                array = np.asarray(self.load_weight(value))
-            else:
-                array = array_from_dense(value)
-            self.weights[name] = array
-        if self.globals[name].stack is not None:
-            array = array[0 if layer is None else layer]
+        value = self.globals[name].value
+        assert value is not None
+        if isinstance(value, WeightAttr):
+            array = np.asarray(self.load_weight(value))
+        else:
+            array = array_from_dense(value)
+        self.weights[name] = array
         return array
 
-    def append(self, op: AppendOp, values: Mapping[SSAValue, Any]) -> np.ndarray:
+    def _append(self, op: AppendOp) -> _Step:
         from elk_ir.dialects.types import shape_dtype
 
-        state = self.states[op.state.string_value()]
-        layer = 0 if op.layer is None else int(values[op.layer])
-        state.append(layer, values[op.entries])
-        return state.read(layer, shape_dtype(op.result)[0])
+        name, layer = op.state.string_value(), self._layer(op.layer)
+        entries, out = self._places([op.entries, op.result])
+        shape = shape_dtype(op.result)[0]
 
-    def update(self, op: UpdateOp, values: Mapping[SSAValue, Any]) -> None:
-        layer = 0 if op.layer is None else int(values[op.layer])
-        self.states[op.state.string_value()].update(layer, values[op.entries], values[op.rows])
+        def step(frame: list[Any]) -> None:
+            state, at = self.states[name], layer(frame)
+            state.append(at, frame[entries])
+            frame[out] = state.read(at, shape)
+
+        return step
+
+    def _update(self, op: UpdateOp) -> _Step:
+        name, layer = op.state.string_value(), self._layer(op.layer)
+        entries, rows = self._places([op.entries, op.rows])
+
+        def step(frame: list[Any]) -> None:
+            self.states[name].update(layer(frame), frame[entries], frame[rows])
+
+        return step
+
+
+_Step = Callable[[list[Any]], None]
+
+
+class _Scope(Mapping["SSAValue", Any]):
+    """The arrays of the values in scope, by value."""
+
+    def __init__(self, place: Mapping[SSAValue, int], frame: list[Any]) -> None:
+        self._place, self._frame = place, frame
+
+    def __getitem__(self, value: SSAValue) -> Any:
+        return self._frame[self._place[value]]
+
+    def __iter__(self) -> Iterator[SSAValue]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
 
 
 def _attr_names(attrs: Any, count: int, what: str) -> list[str]:

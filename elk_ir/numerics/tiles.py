@@ -159,7 +159,7 @@ def contract(
     right = right.reshape(cores, volume(batch), volume(inner), volume(cols))
     dtype = left.dtype
     if dtype.kind in "iu":
-        bound = _magnitude(left) * _magnitude(right) * max(1, volume(inner))
+        bound = magnitude(left) * magnitude(right) * max(1, volume(inner))
         if bound < 2**53:
             left, right = left.astype(np.float64), right.astype(np.float64)
     product = np.matmul(left, right).astype(dtype, copy=False)
@@ -168,7 +168,7 @@ def contract(
     return product.transpose(0, *(order.index(d) + 1 for d in out))
 
 
-def _magnitude(array: np.ndarray) -> int:
+def magnitude(array: np.ndarray) -> int:
     if array.size == 0:
         return 0
     return max(abs(int(array.min())), abs(int(array.max())))
