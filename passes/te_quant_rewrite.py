@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, i64
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
 from elk_ir.dialects.element_types import array_from_dense, dense_from_array, element_type_name
 from elk_ir.dialects.te import (
     AppendOp,
+    AttentionOp,
     BodyAttr,
     CombinerAttr,
     ContractOp,
@@ -35,6 +36,7 @@ from elk_ir.numerics.scalars import BodyBuilder
 from elk_ir.passes.te_affine import drop_dims, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_canonicalize import erase_dead_code
+from elk_ir.passes.te_quant_scale import scale_attention
 from elk_ir.passes.te_quant_sites import Kind, Product, Site, find_products
 from elk_ir.passes.te_quant_support import (
     Factor,
@@ -87,6 +89,7 @@ class Rewriter:
         self._loaded: dict[tuple[str, Block], LoadOp] = {}
         self._integers: dict[tuple[object, ...], tuple[SSAValue, Step]] = {}
         self._step_tensors: dict[tuple[float, ...], str] = {}
+        self._widened: list[tuple[AttentionOp, int, Step]] = []
 
     def run(self) -> None:
         """Rewrite everything, then let producers quantise their own results."""
@@ -104,6 +107,7 @@ class Rewriter:
             if product is not None:
                 assert isinstance(now, ContractOp)
                 self.product(now, product, {s.operand: s for s in self.sites.get(op, ())})
+        scale_attention(self._widened)
         for op in list(self.module.walk()):
             if isinstance(op, QuantizeOp) and (made := absorbed(op)) is not None:
                 producer = owner(op.ins[0])
@@ -314,9 +318,12 @@ class Rewriter:
         assert old.parent is not None
         old.parent.insert_op_before(new, old)
         new.result.name_hint = old.result.name_hint
-        others = [
-            use for use in old.result.uses if not (use.operation in self.products and use.index < 2)
-        ]
+        others: list[Use] = []
+        for use in old.result.uses:
+            if isinstance(use.operation, AttentionOp) and use.index in (1, 2):
+                self._widened.append((use.operation, use.index, step))
+            elif not (use.operation in self.products and use.index < 2):
+                others.append(use)
         if others:
             number = DequantizeOp.of(new.result, step, dtype)
             self.insert(number, old, f"{old.result.name_hint or 'x'}_number")
@@ -377,20 +384,18 @@ class Rewriter:
             self.by_blocks(op, factors, domain, block[0])
 
     def weight_only(self, op: ContractOp, product: Product) -> None:
-        """Weights of integers that are read as numbers; a packed weight is that already."""
+        """A weight that is kept narrow and widened in the product, its steps applied to the sums; a
+        packed weight of the model is numbers by then."""
+        factors: list[Factor] = []
         for i, what in enumerate(product.roles):
-            if what != "weight":
-                continue
-            factor = self.weight_factor(op, i, integer_type(product.bits.weight))
-            axes = op.domain.data.operands[i]
-            step = factor.step
-            if isinstance(step, tuple) and step[1] != ONE:
-                here = identity_map(len(axes))
-                kept = [axes.index(axis) for axis in step[1]]
-                step = (step[0], tuple(here[j] for j in kept))
-            number = DequantizeOp.of(factor.value, step, dtype_of_value(op.ins[i]))
-            self.insert(number, op, f"{op.ins[i].name_hint or 'w'}_number")
-            op.operands[i] = number.outs[0]
+            if what == "weight":
+                factors.append(
+                    self.weight_factor(op, i, self.scheme.weight_type(product.bits.weight))
+                )
+            else:
+                factors.append(Factor(op.ins[i], op.domain.data.operands[i], 1.0))
+        if "weight" in product.roles:
+            replace_op(op, integer_contract(op, factors, op.domain.data))
 
     def symbol_of_state(self, value: SSAValue) -> str:
         op = owner(value)

@@ -116,7 +116,8 @@ def bits_of(op: ContractOp, roles: tuple[str, ...], scheme: Scheme) -> Bits | No
     if len(weights) == 2 or not _sums(op):
         return None
     if not weights:
-        return None if scheme.kv_bits == 16 else Bits(scheme.kv_bits, scheme.kv_bits)
+        apart = scheme.kv_bits != 16 and not scheme.weights_only
+        return Bits(scheme.kv_bits, scheme.kv_bits) if apart else None
     if is_output(op):
         if scheme.output_bits == 16:
             return None
@@ -247,7 +248,7 @@ class Product:
 
 def prepare(module: ModuleOp, scheme: Scheme) -> list[Site]:
     """Take operators apart where `scheme` quantises inside of them, and list the sites."""
-    if scheme.kv_bits != 16:
+    if scheme.kv_bits != 16 and not scheme.weights_only:
         split_attention(module)
     if scheme.silu_bits != 16:
         part_functions(module)
@@ -277,6 +278,12 @@ def find_sites(module: ModuleOp, scheme: Scheme) -> list[Site]:
         product = products.get(op)
         if product is not None and product.bits.other != 16:
             sites += _factor_sites(op, product, states, fitted)
+        if scheme.stored_kv is not None and isinstance(op, AppendOp):
+            name = op.state.root_reference.data
+            if name not in states and is_float(dtype_of_value(op.entries)):
+                states.add(name)
+                kind = (Kind.STATE, scheme.stored_kv, op.result, layers_of(op), True)
+                sites.append(Site(op, 0, *kind))
         if scheme.silu_bits != 16 and isinstance(op, MapOp | ContractOp):
             i = function_argument(op)
             if i is None or i < 0:

@@ -208,10 +208,12 @@ def integer_contract(
     *,
     plain: Attribute | None = None,
 ) -> ContractOp:
-    """`op` as a product of integers, in `domain` (of which the maps of the two factors are not
-    looked at). `plain`: leave the epilogue out and yield numbers of this type."""
+    """`op` as a product of integers, or of numbers and narrow ones that are widened, in `domain`
+    (of which the maps of the two factors are not looked at). `plain`: leave the epilogue out and
+    yield numbers of this type."""
     graph = BodyGraph()
-    acc = graph.input("acc", accumulator(dtype_of_value(factors[0].value)))
+    types = [dtype_of_value(f.value) for f in factors]
+    acc = graph.input("acc", accumulator(next((t for t in types if is_float(t)), types[0])))
     steps = [
         graph.emit("cast", (graph.input(f.step, dtype_of_value(f.step[0])),), "float32")
         if isinstance(f.step, tuple)

@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.errors import ElkError
 from elk_ir.passes.te_quant_rewrite import Rewriter
 from elk_ir.passes.te_quant_sites import Site, find_products, prepare
+from elk_ir.quant.integers import FLOAT8
 from elk_ir.quant.scheme import Scheme, parse_scheme
 from elk_ir.quant.statistics import Samples, unit_step
 
@@ -34,10 +35,13 @@ class TeQuantizePass(ModulePass):
         elk-opt model.onnx -p 'convert-onnx-to-te,te-pipeline,te-quantize{scheme=w4a4
             calibration="in.npz" weights="models"}'
 
-    scheme: `wNaM`, N bits a weight and M an activation (16: activations stay numbers). output: bits
-    of the output layer (8), silu: bits of what an activation function reads (8), kv: bits of both
-    operands of attention's products and of the cache (M). activations: `tensor`, one step fitted on
-    the calibration inputs, or `token`, a step for each token that the program computes itself.
+    scheme: `wNaM`, N bits a weight and M an activation (16: activations stay numbers, and narrow
+    weights are widened in the products). output: bits of the output layer (8), silu: bits of what
+    an activation function reads (8), kv: bits of both operands of attention's products and of the
+    cache (M); where activations stay numbers, of the cache alone, which attention widens. `kvK`
+    behind the scheme says the same; `f8` for N or K stores eight-bit floats (e4m3).
+    activations: `tensor`, one step fitted on the calibration inputs, or `token`, a step for each
+    token that the program computes itself.
     calibration: an .npz of inputs with the shapes of this module, or `unit`, which takes every
     activation to be of unit variance: for bytes and times of a model without weights.
     weights: the folder of the model's weights; random-weights: a seed for those that do not exist.
@@ -136,13 +140,15 @@ def _steps(
     fitted = [s for s in sites if s.fitted]
     if not fitted:
         return {}
+    if calibration is None and all(s.dtype in FLOAT8 for s in fitted):
+        return {s: [1.0] * s.layers for s in fitted}
     if calibration is None:
         names = ", ".join(dict.fromkeys(s.name for s in fitted[:3]))
         raise ElkError(
             f"{scheme.name} needs calibration inputs: the steps of {len(fitted)} tensors are fitted"
             f" on them ({names}{', …' if len(fitted) > 3 else ''})",
             hint='give an .npz of typical inputs: calibration="in.npz" (--calibrate in.npz);'
-            " w8a16 and w4a16 quantise weights only and need none",
+            " w8a16 and w4a16 quantise weights only and need none, nor does kvf8",
         )
     if isinstance(calibration, str):
         return {s: [unit_step(s.dtype)] * s.layers for s in fitted}

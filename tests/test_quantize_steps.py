@@ -101,6 +101,12 @@ def test_schemes() -> None:
     assert parse_scheme("w2a8").kv_bits == 8
     assert parse_scheme("w4a16").weights_only
     assert parse_scheme("w4a4", output=4, kv=8).kv_bits == 8
+    stored = parse_scheme("w8a16kv8")
+    assert (stored.name, stored.stored_kv, stored.weight_type(8)) == ("w8a16kv8", "int8", "int8")
+    assert parse_scheme("w8a16", kv=8) == stored
+    floats = parse_scheme("wf8a16kvf8")
+    assert (floats.name, floats.stored_kv) == ("wf8a16kvf8", "float8_e4m3fn")
+    assert parse_scheme("w8a8kv4").stored_kv is None and parse_scheme("w8a8kv4").kv_bits == 4
     for bad in ("", "w4", "a4", "w16a4", "w4a5", "W4A4", "w4a4 "):
         with pytest.raises(ElkError, match="unknown quantisation scheme"):
             parse_scheme(bad)

@@ -112,7 +112,8 @@ def add_quantize_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--quantize",
         metavar="SCHEME",
-        help="quantise the model: w4a4, w8a8, w2a8, w4a16 (weights only), …",
+        help="quantise the model: w4a4, w8a8, w2a8, …; w4a16, w8a16kv8, wf8a16kvf8: weights and"
+        " caches that are stored narrow and widened on the cores",
     )
     group.add_argument(
         "--calibrate",

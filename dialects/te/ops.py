@@ -111,7 +111,9 @@ class ContractOp(StructuredOp):
         if not 1 <= factors <= len(operands):
             raise VerifyException(f"{factors} factors, but {len(operands)} operands")
         extra = operands[factors:]
-        dtype = accumulator(operands[0].dtype)
+        # A narrow factor beside one of numbers (a weight kept as int8, say) is widened to them.
+        numbers = [a.dtype for a in operands[:factors] if is_float(a.dtype)]
+        dtype = accumulator(numbers[0] if numbers else operands[0].dtype)
         body = None if self.epilogue is None else self.epilogue.data
         _check_epilogue(body, dtype, extra, len(results))
         stat = Stat("acc", _result_dims(results), dtype, 0.0)
@@ -322,7 +324,8 @@ class NormalizeOp(StructuredOp):
 @irdl_op_definition
 class AttentionOp(StructuredOp):
     """softmax(scale · Q Kᵀ, soft-capped, + mask) V. One reduction dimension (KV); the head
-    dimensions are local. Operands: query, key, value, and the mask if there is one.
+    dimensions are local. Operands: query, key, value, and the mask if there is one. Keys and values
+    may be of a narrower type than queries (int8, fp8): they are widened.
 
     `state` names the state whose filled entries the KV dimension runs over: while it is not full,
     the positions in front of them count as masked.

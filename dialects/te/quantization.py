@@ -21,7 +21,7 @@ from elk_ir.dialects.types import shape_dtype, tensor_type
 from elk_ir.numerics.body import Body, is_float
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.plan.domain import Access, Dim, DimKind, Operator, Phase
-from elk_ir.quant.integers import integer_range
+from elk_ir.quant.integers import FLOAT8, integer_range
 
 Step = float | tuple[SSAValue, Map]
 """A step that is one number, or a tensor of steps and how it is read at a point."""
@@ -32,9 +32,13 @@ def quantized(
 ) -> Scalar:
     """round(x / step) + zero, saturated, as integer type `to`: the definition of quantisation.
 
-    Computed in float32; ties round to even, as ONNX's QuantizeLinear does."""
-    low, high = integer_range(to)
+    Computed in float32; ties round to even, as ONNX's QuantizeLinear does. An eight-bit float has
+    no zero point and rounds to its own numbers."""
     wide = b.cast(x, "float32")
+    if to in FLOAT8:
+        high = FLOAT8[to]
+        return b.cast(b.apply("min", b.apply("max", wide / step, -high), high), to)
+    low, high = integer_range(to)
     value = b.apply("round", wide / step)
     if isinstance(zero, Scalar):
         value = value + b.cast(zero, "float32")
@@ -105,9 +109,9 @@ class _Stepped(StructuredOp):
         wide, narrow = operands[0].dtype, results[0].dtype
         if isinstance(self, DequantizeOp):
             wide, narrow = narrow, wide
-        if is_float(narrow) or not is_float(wide):
+        if (is_float(narrow) and narrow not in FLOAT8) or not is_float(wide) or wide in FLOAT8:
             raise VerifyException(f"{self.name} from {operands[0].dtype} to {results[0].dtype}")
-        low, high = integer_range(narrow)
+        low, high = (0, 0) if narrow in FLOAT8 else integer_range(narrow)
         if not low <= self.zero_point <= high:
             raise VerifyException(f"zero point {self.zero_point} is not in {narrow}")
         if self.step is not None and not self.step.value.data > 0:
@@ -121,7 +125,7 @@ class _Stepped(StructuredOp):
 
 @irdl_op_definition
 class QuantizeOp(_Stepped):
-    """round(x / step) + zero, saturated to the integer type of the result.
+    """round(x / step) + zero, saturated to the narrow type of the result.
 
     The step is the property `step` (by tensor), or operand 1, read through its own map (by channel
     or by token). To everything below te this is a `map` with that body.

@@ -25,6 +25,7 @@ from elk_ir.cost.shapes import (
     volume,
 )
 from elk_ir.errors import ChipError
+from elk_ir.numerics.body import is_float
 from elk_ir.plan.domain import Operator, Phase
 
 _HALF = 2.0  # bytes of the fp16 elements on which the elementwise fits were measured
@@ -219,8 +220,8 @@ class IpuFormulas(Roofline):
             case "contract" if (product := product_of(op)) is not None:
                 b, m = volume(tiles, product.batch), volume(tiles, product.rows)
                 n, k = volume(tiles, product.cols), volume(tiles, product.inner)
-                dtype = op.operands[product.right].dtype
-                return self._product(b, m, n, k, dtype, fits)
+                dtype = _computed_in(op, product.left, product.right)
+                return self._product(b, m, n, k, dtype, fits) + self.widening_cycles(op, tiles)
             case "attention":
                 return self._attention(op, tiles, fits)
             case "reduce" | "softmax" | "normalize":
@@ -265,10 +266,24 @@ class IpuFormulas(Roofline):
             + formulas.unary_cycles(scores * wide)
         )
         return (
-            self._product(b, m, n, k, op.operands[1].dtype, fits)
+            self._product(b, m, n, k, _computed_in(op, 0, 1), fits)
             + softmax
-            + self._product(b, m, columns, n, op.operands[2].dtype, fits)
+            + self._product(b, m, columns, n, _computed_in(op, 0, 2), fits)
+            + self.widening_cycles(op, tiles)
         )
+
+    def widening_cycles(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
+        """Narrow factors of a product of numbers, each element converted once a tile: the slope of
+        the unary pass, in the type that is computed in."""
+        total = np.zeros(tiles.shape[0])
+        factors = [a for a in op.operands[:3] if a.phase is not Phase.APPLY]
+        if is_float(op.stats[0].dtype):
+            wide = max(itemsize(a.dtype) for a in factors) / _HALF
+            for a in factors:
+                if itemsize(a.dtype) < _HALF and a.dtype != "bool":
+                    elements = block_elements(a, tiles) * wide
+                    total += formulas.unary_cycles(elements) - formulas.unary_cycles(0 * elements)
+        return total
 
     def _statistics(self, op: Operator, tiles: np.ndarray, fits: formulas.Fits) -> np.ndarray:
         """One reduction a statistic (a norm's count is free), one unary pass for squares or
@@ -324,6 +339,13 @@ class IpuFormulas(Roofline):
         elif op.kind == "attention" or (op.stats and op.kind not in _MEASURED):
             result[:] = True
         return result
+
+
+def _computed_in(op: Operator, left: int, right: int) -> str:
+    """The type in which two factors are multiplied: the wider one's where only one is numbers of
+    two bytes or more."""
+    a, b = op.operands[left].dtype, op.operands[right].dtype
+    return a if itemsize(a) > itemsize(b) else b
 
 
 _MEASURED = ("reduce", "softmax", "normalize", "gather")

@@ -8,7 +8,8 @@ in order to a list of arrays that starts with one array a part:
     cast T              to element type T (f16, bf16, i8, …)
     slice A S E K       elements S, S+K, … before E on axis A
     add X | mul X       with a scalar of the array's own type
-    quantize T A…       to integers of type T (i8, i4, i2), a step for each index of the axes A…
+    quantize T A…       to a narrow type T (i8, i4, i2, f8E4M3FN), a step for each index of the
+                        axes A…
     steps T A…          the steps of `quantize T A…`: f32, of the extents of A… (one without axes)
     concat A [N]        joins N consecutive arrays each (all by default) on axis A; also `merge`
     stack [N]           joins N consecutive arrays each (all by default) on a new first axis
@@ -190,9 +191,11 @@ def _stepped(typed: Typed, word: str, args: list[str]) -> Typed:
 
 def _quantization(args: list[str], rank: int) -> tuple[str, tuple[int, ...]]:
     """(numpy type, axes) of a step `quantize` or `steps`. Raises ValueError."""
+    from elk_ir.quant.integers import FLOAT8
+
     kind = BY_NAME[args[0]]
     axes = tuple(int(a) for a in args[1:])
-    if not kind.is_integer or kind.bits > 8:
+    if kind.bits > 8 or not (kind.is_integer or kind.numpy in FLOAT8):
         raise ValueError(f"quantisation to {kind.name}")
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < rank for a in axes):
         raise ValueError(f"axes {list(axes)} of rank {rank}")

@@ -1,4 +1,4 @@
-"""Integer types of 2, 4 and 8 bits, and quantising arrays to them."""
+"""Narrow types (integers of 2, 4 and 8 bits, floats of 8), and quantising arrays to them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from elk_ir.numerics.body import dtype_of
 
 NARROW = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 """Bits of the element types that integer matrix units take."""
+
+
+FLOAT8 = {"float8_e4m3fn": 448.0}
+"""Largest finite number of the eight-bit float types that numbers are stored as."""
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
@@ -25,11 +29,15 @@ def integer_type(bits: int, *, signed: bool = True) -> str:
 
 
 def quantize_array(x: np.ndarray, steps: np.ndarray | float, dtype: str) -> np.ndarray:
-    """round(x / steps), saturated, as `dtype`; float32 arithmetic, ties to even.
+    """round(x / steps), saturated, as `dtype`; float32 arithmetic, ties to even. An eight-bit float
+    rounds to its own numbers.
 
     `steps` broadcast against `x`."""
+    scaled = np.asarray(x, np.float32) / np.asarray(steps, np.float32)
+    if dtype in FLOAT8:
+        return np.clip(scaled, -FLOAT8[dtype], FLOAT8[dtype]).astype(dtype_of(dtype))
     low, high = integer_range(dtype)
-    scaled = np.rint(np.asarray(x, np.float32) / np.asarray(steps, np.float32))
+    scaled = np.rint(scaled)
     return (
         np.clip(scaled, low, high).astype(np.int8 if low < 0 else np.uint8).astype(dtype_of(dtype))
     )

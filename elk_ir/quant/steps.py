@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elk_ir.quant.integers import integer_range
+from elk_ir.quant.integers import FLOAT8, integer_range
 
 ROUNDS = 4
 """Alternations from each start; more change the error by less than a thousandth."""
@@ -27,10 +27,14 @@ MAX_SAMPLES = 1 << 16
 
 
 def fit_steps(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """The step of each row of `rows` (sets, elements) for integer type `dtype`: float32 (sets,).
+    """The step of each row of `rows` (sets, elements) for a narrow type: float32 (sets,).
 
-    A row of zeros has step 1. Each row's step depends on that row alone.
+    A row of zeros has step 1. Each row's step depends on that row alone. The precision of a float
+    type is relative, so its step only has to bring the largest number into its range.
     """
+    if dtype in FLOAT8:
+        size = np.abs(rows).max(axis=1, initial=0).astype(np.float32)
+        return np.where(size > 0, size / np.float32(FLOAT8[dtype]), 1).astype(np.float32)
     low, high = integer_range(dtype)
     high = max(high, 1)
     sets, elements = rows.shape

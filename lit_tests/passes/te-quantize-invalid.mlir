@@ -5,7 +5,13 @@
 // RUN: not elk-opt %s -p 'te-quantize{scheme=w4a4 calibration=unit kv=3}' 2>&1 | filecheck %s --check-prefix=KV
 // RUN: not elk-opt %s -p 'te-quantize{scheme=w4a4 calibration="no-such-file.npz"}' 2>&1 | filecheck %s --check-prefix=FILE
 // RUN: not elk-opt %s -p 'te-quantize{scheme=w8a8 calibration=unit},te-quantize{scheme=w8a8 calibration=unit}' 2>&1 | filecheck %s --check-prefix=TWICE
+// RUN: not elk-opt %s -p 'te-quantize{scheme=wf8a8}' 2>&1 | filecheck %s --check-prefix=FLOAT
+// RUN: not elk-opt %s -p 'te-quantize{scheme=w8a16kv3}' 2>&1 | filecheck %s --check-prefix=CACHE
+// RUN: not elk-opt %s -p 'te-quantize{scheme=w8a16kv8 kv=4}' 2>&1 | filecheck %s --check-prefix=BOTH
 
+// FLOAT: wf8a8: products of 8-bit activations are of integers
+// CACHE: unknown quantisation scheme 'w8a16kv3'
+// BOTH: w8a16kv8, but kv of 4 bits
 // MISSING: w4a4 needs calibration inputs: the steps of 1 tensors are fitted on them
 // MISSING: calibration="in.npz"
 // SCHEME: unknown quantisation scheme 'w4'

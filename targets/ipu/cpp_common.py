@@ -14,7 +14,7 @@ from elk_ir.dialects import ipu
 from elk_ir.dialects.ipu.attrs import VertexPhase
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.layout import Layout
-from elk_ir.targets.ipu.cpp_types import cpp_type
+from elk_ir.targets.ipu.cpp_types import cpp_type, stored
 
 _HELPERS = Path(__file__).parent / "codelets"
 
@@ -85,7 +85,7 @@ def fill_value(dtype: str) -> str:
 def filler_text(dtype: str) -> list[str]:
     """Its class."""
     kind = cpp_type(dtype)
-    value = {"bfloat16": "elk::toBfloat(value)", "float16": "half(value)"}.get(dtype, "value")
+    value = stored("value", dtype) if kind.value == "float" else "value"
     return [
         f"class {filler(dtype)} : public MultiVertex {{",
         "public:",

@@ -28,6 +28,7 @@ _TYPES = {
     "bfloat16": CppType("unsigned short", "UNSIGNED_SHORT", "float"),
     "float16": CppType("half", "HALF", "float"),
     "float32": CppType("float", "FLOAT", "float"),
+    "float8_e4m3fn": CppType("unsigned char", "UNSIGNED_CHAR", "float"),
     "int2": CppType("signed char", "SIGNED_CHAR", "signed char"),
     "int4": CppType("signed char", "SIGNED_CHAR", "signed char"),
     "int8": CppType("signed char", "SIGNED_CHAR", "signed char"),
@@ -54,6 +55,8 @@ def load(expr: str, dtype: str) -> str:
     """A stored element as a value."""
     if dtype == "bfloat16":
         return f"elk::fromBfloat({expr})"
+    if dtype == "float8_e4m3fn":
+        return f"elk::fromFloat8({expr})"
     return f"static_cast<float>({expr})" if dtype == "float16" else expr
 
 
@@ -61,6 +64,8 @@ def stored(expr: str, dtype: str) -> str:
     """A value as an element to be stored."""
     if dtype == "bfloat16":
         return f"elk::toBfloat({expr})"
+    if dtype == "float8_e4m3fn":
+        return f"elk::toFloat8({expr})"
     return f"half({expr})" if dtype == "float16" else expr
 
 
@@ -68,6 +73,8 @@ def rounded(expr: str, dtype: str) -> str:
     """A value of a float type after an operation: narrow floats are rounded each time."""
     if dtype == "bfloat16":
         return f"elk::roundBfloat({expr})"
+    if dtype == "float8_e4m3fn":
+        return f"elk::fromFloat8(elk::toFloat8({expr}))"
     return f"elk::roundHalf({expr})" if dtype == "float16" else expr
 
 

@@ -18,6 +18,34 @@ static inline unsigned short toBfloat(float value) {
 static inline float roundBfloat(float value) { return fromBfloat(toBfloat(value)); }
 static inline float roundHalf(float value) { return static_cast<float>(half(value)); }
 
+// Eight-bit floats of four exponent and three mantissa bits, bias 7, without infinities: all bits
+// set is NaN, 448 the largest number, 2^-9 the smallest. Ties round to even; what is out of range
+// becomes NaN.
+static inline float fromFloat8(unsigned char x) {
+  const unsigned exponent = x >> 3 & 15u, mantissa = x & 7u;
+  float size = static_cast<float>(mantissa) * 0.001953125f;
+  if (exponent == 15u && mantissa == 7u)
+    size = NAN;
+  else if (exponent != 0)
+    size = std::ldexp(static_cast<float>(8u + mantissa), static_cast<int>(exponent) - 10);
+  return x & 128u ? -size : size;
+}
+static inline unsigned char toFloat8(float value) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  const unsigned sign = bits >> 24 & 128u;
+  const float size = value < 0 ? -value : value;
+  if (!(size < 464.0f)) // 464 lies between the largest number and the first that does not exist
+    return static_cast<unsigned char>(size == 464.0f ? sign | 126u : sign | 127u);
+  int exponent = 0;
+  std::frexp(size, &exponent);
+  if (exponent < -5 || size == 0)
+    exponent = -5; // subnormal
+  const unsigned steps = static_cast<unsigned>(std::nearbyint(std::ldexp(size, 4 - exponent)));
+  // Eight to sixteen steps of an exponent's spacing; fewer where it is the least one.
+  return static_cast<unsigned char>(sign | (static_cast<unsigned>(exponent + 5) * 8u + steps));
+}
+
 // A NaN on either side wins, as in IEEE 754's maximum and minimum.
 template <class T> static inline T maximum(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> static inline T minimum(T a, T b) { return a < b || a != a ? a : b; }
