@@ -102,7 +102,7 @@ def test_bandwidth_demand(curves: ModuleType) -> None:
     has to come within that second; with room for both, the average is enough."""
     case: tuple[list[float], list[float], list[float], float] = ([0, 1], [3, 3], [30, 30], 10.0)
     assert curves.demand(*case, room=3.0) == pytest.approx(30.0)
-    assert curves.demand(*case, room=4.5) == pytest.approx(15.0)
+    assert curves.demand(*case, room=5.9) == pytest.approx(30.0)
     assert curves.demand(*case, room=6.0) == pytest.approx(6.0)
     assert curves.demand(*case, room=2.9) == float("inf")
 

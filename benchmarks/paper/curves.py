@@ -157,24 +157,27 @@ def demand(
     """The least constant HBM bandwidth (bytes/s) at which no operator of a loop ever waits.
 
     Operator k begins at starts[k] (seconds; the loop repeats after `period`), by when its hbm[k]
-    bytes must be there; on a core they take landing[k] bytes of preload space, of which there are
-    `room`, from their arrival until it begins. Preloads arrive in order, as a fluid. By the time
-    of operator j, then, all up to j must have come, of which at the time of operator i no more than
-    `room` beyond what had been used: the bandwidth is the largest ratio over all i < j. Infinite
-    if one operator's own preload does not fit.
+    bytes must be there. From the issue of its preload until then a core holds landing[k] bytes of
+    preload space for it, of which there are `room`; preloads come in order. So operator j can be
+    issued when operator i begins if the bytes of i + 1 … j fit, and of operators i … j all bytes
+    have to come between the issue of i and the start of j: the bandwidth is the largest ratio over
+    all i <= j (as in scheduling with release times and deadlines). Infinite if one operator's own
+    preload does not fit.
     """
     if max(landing) > room:
         return float("inf")
-    n, copies = len(starts), 3
+    n, copies = len(starts), 4
     t = np.concatenate([np.asarray(starts) + period * c for c in range(copies)])
     held = np.concatenate([[0.0], np.cumsum(np.tile(landing, copies))])
-    bytes_ = np.concatenate([[0.0], np.cumsum(np.tile(hbm, copies))])
+    came = np.concatenate([[0.0], np.cumsum(np.tile(hbm, copies))])
+    # The first operator behind which j's preload fits: held[j + 1] - held[first + 1] <= room. One
+    # that would have to be issued more than a period ahead is issued a period ahead.
+    first = np.searchsorted(held[1:], held[1:] - room * (1 + 1e-12), side="left")
     best = 0.0
-    for i in range(n):
-        # What can be there when operator i begins: all used before it, and `room` beyond.
-        most = np.interp(held[i] + room, held, bytes_)
-        later = np.arange(i + 1, i + 1 + n)
-        best = max(best, float(np.max((bytes_[later + 1] - most) / (t[later] - t[i]))))
+    for i in range(2 * n, 3 * n):
+        issued = t[max(int(first[i]), i - n)]
+        last = np.arange(i, i + n)
+        best = max(best, float(np.max((came[last + 1] - came[i]) / (t[last] - issued))))
     return max(best, float(sum(hbm)) / period)
 
 
@@ -193,7 +196,7 @@ def demand_curve(layer: Layer) -> Curve:
             landing.append(float(op.table.preload_bytes[c]))
             hbm.append(op.table.hbm_s * rate)
         now += load.alone_s
-    rooms = np.geomspace(max(landing), max(1.05 * max(landing), sum(landing)), 12)
+    rooms = np.linspace(max(landing), max(1.05 * max(landing), sum(landing)), 14)[1:]
     needed = {float(s) / KIB: demand(starts, landing, hbm, now, float(s)) / 1e12 for s in rooms}
     values = list(needed.values())
     average = sum(hbm) / now / 1e12
@@ -202,8 +205,8 @@ def demand_curve(layer: Layer) -> Curve:
         "HBM bandwidth so that no operator waits, against preload space (KiB a core)",
         "With more preload space the demand for bandwidth is smoothed.",
         all(b <= a * (1 + 1e-9) for a, b in pairwise(values)) and values[0] > values[-1],
-        f"{values[0]:.1f} TB/s when only the largest preload fits, {values[-1]:.1f} TB/s with room"
-        f" for a layer's; the average of the executes is {average:.1f}",
+        f"{values[0]:.1f} TB/s with little more room than the largest preload takes,"
+        f" {values[-1]:.1f} TB/s with room for a layer's; the average of the executes is {average:.1f}",
         ("KiB a core", "TB/s"),
         tuple((f"{s:.0f}", f"{v:.2f}") for s, v in needed.items()),
         line_chart({"elk-full's plans": needed}, "Preload space", "KiB of SRAM a core", "TB/s"),

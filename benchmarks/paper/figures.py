@@ -213,17 +213,33 @@ def _pivot(unit: str, lines: Mapping[str, Mapping[float, float]]) -> Table:
 
 
 def _factors(figure: Figure, records: Records) -> tuple[str, Table]:
-    """Lines over multiples of each chip's own network."""
+    """Lines over multiples of each chip's own network; the table has more of the multiple 1."""
     own: dict[str, list[float]] = {}
     for r in records:
         own.setdefault(str(r["chip"]), []).append(float(r[figure.x]))
-    # The multiples are the sweep's: 0.5 and up, of which the first one is the least port.
+    # The multiples are the sweep's: from 0.5 upwards, so half a chip's port is the least.
     scaled = [{**r, figure.x: float(r[figure.x]) / min(own[str(r["chip"])]) / 2} for r in records]
     lines = {
         name: {x: y * 1e3 for x, y in points.items()}
         for name, points in by_line(scaled, figure.x, figure.lines).items()
     }
-    return line_chart(lines, figure.name, figure.unit, "ms"), _pivot(figure.unit, lines)
+    head, rows = _pivot(figure.unit, lines)
+    head += ["lower bound, ms", "HBM in use", "waiting for HBM", "executing, HBM idle", "J a run"]
+    at_one = {
+        ", ".join(trends.short(r[n]) for n in figure.lines): r for r in scaled if r[figure.x] == 1
+    }
+    for row in rows:
+        r = at_one.get(row[0])
+        if r is not None:
+            time_s = float(r["time_s"])
+            row += [
+                f"{float(r['lower_bound_s']) * 1e3:.3g}",
+                f"{float(r['hbm_utilization']):.0%}",
+                f"{float(r['breakdown_s.preload_only']) / time_s:.0%}",
+                f"{float(r['breakdown_s.execute_only']) / time_s:.0%}",
+                f"{float(r['energy_j']):.3g}",
+            ]
+    return line_chart(lines, figure.name, figure.unit, "ms"), (head, rows)
 
 
 def _cases(figure: Figure, records: Records) -> tuple[str, Table]:
