@@ -108,6 +108,7 @@ def run_steps(args: argparse.Namespace) -> int:
             random_weights=args.random_weights,
             progress=say,
             policy=args.policy,
+            attention_chunks=args.attention_chunks,
             target=args.target,
             mapping=mapping_of(args),
             quantize=quantization_of(args),
