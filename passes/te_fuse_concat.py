@@ -177,7 +177,7 @@ def _common_terms(parts: Sequence[Sequence[_Product]], outer: int) -> tuple[_Ter
     first = parts[0]
     if len(first) > MAX_TERMS or any(len(p) != len(first) for p in parts):
         return None
-    if len(first) == 1 and len(first[0].reads) == 1:
+    if all(len(p) == 1 and len(p[0].reads) == 1 for p in parts):
         axes = _arithmetic([p[0].reads[0] for p in parts], outer)
         factors = tuple(p[0].factor for p in parts)
         return None if axes is None else (_Term(((first[0].reads[0][0], axes),), factors),)

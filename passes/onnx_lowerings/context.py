@@ -64,6 +64,22 @@ class Node:
         return static_type(self.results[i])[1]
 
 
+MAX_MADE_BYTES = 1 << 30
+"""What a lowering may make up as a constant whose elements differ."""
+
+
+def iota(count: int, dtype: np.dtype | type) -> np.ndarray:
+    """0, 1, …: raises Unsupported for more elements than a constant may have."""
+    made(count, np.dtype(dtype).itemsize)
+    return np.arange(count).astype(dtype)
+
+
+def made(elements: int, itemsize: int) -> None:
+    """Raises Unsupported for a constant that is larger than any that is worth making up."""
+    if elements * max(itemsize, 8) > MAX_MADE_BYTES:
+        raise Unsupported(f"it stands for a constant of {elements:,} elements")
+
+
 def static_type(type_: Attribute | None) -> tuple[tuple[int, ...], str]:
     """Shape and numpy element type. Raises Unsupported for anything but a static tensor."""
     if type_ is None:

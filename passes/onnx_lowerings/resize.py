@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from xdsl.ir import SSAValue
 
+from elk_ir.numerics.body import dtype_of
 from elk_ir.passes.onnx_lowerings import moves
 from elk_ir.passes.onnx_lowerings.axes import Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
@@ -15,6 +16,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    iota,
     lowers,
     shape_of,
 )
@@ -29,7 +31,7 @@ def coordinates(
 
     The resized length is `scale * inputs`, of which `outputs` is the integer part.
     """
-    o = np.arange(outputs, dtype=np.float64)
+    o = iota(outputs, np.float64)
     length = scale * inputs
     match mode:
         case "half_pixel":
@@ -193,6 +195,8 @@ def _resize(ctx: Context, node: Node) -> SSAValue:
     """Axis by axis; axes that keep their extent and scale are left alone."""
     source = node.operand(0)
     shape, target = shape_of(source), node.shape()
+    if 0 in target:
+        return ctx.constant(np.zeros(target, dtype_of(node.dtype())))
     rank = len(shape)
     axes = node.attr("axes")
     axes = list(range(rank)) if axes is None else [axis_of(a, rank) for a in axes]

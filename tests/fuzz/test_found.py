@@ -83,3 +83,24 @@ def test_a_map_behind_a_norm_over_one_element() -> None:
         helper.make_node("Add", ["n", "z"], ["y"]),
     ]
     agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+def test_concat_of_a_tensor_and_its_square() -> None:
+    """The square has the tensor as its first factor, and was taken for the tensor."""
+    inputs = {"x": normal(2, 1)}
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        helper.make_node("Concat", ["x", "s"], ["y"], axis=0),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+def test_resize_to_nothing() -> None:
+    """Half of an extent of one is none."""
+    inputs = {"x": normal(1, 1, 2, 1)}
+    scales = {"s": np.array([1, 1, 1, 0.5], np.float32)}
+    nodes = [
+        helper.make_node("Resize", ["x", "", "s"], ["r"]),
+        helper.make_node("ReduceSum", ["r"], ["y"], keepdims=0),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}, scales), inputs)
