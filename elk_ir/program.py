@@ -243,6 +243,8 @@ def load(folder: Path | str, *, weights_dir: Path | str | None = None) -> Progra
     try:
         signature = signature_from_report(report)
         target_name, name = str(report["target"]), str(report["model"])
+        if missing := {"chip", "policy"} - report.keys():
+            raise KeyError(min(missing))
         relative = report.pop("weights_dir", None)
         report.pop("emit_failure", None)
     except (KeyError, TypeError, ValueError) as error:

@@ -16,6 +16,7 @@ import numpy as np
 
 from elk_ir.errors import ModelError
 from elk_ir.frontend.graph import Node, ValueType, type_from_proto, type_to_proto
+from elk_ir.frontend.simplify import attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto
@@ -63,6 +64,9 @@ def infer_types(node: Node, opset: int) -> list[ValueType | None]:
         raise ModelError(f"operator {node.op_type} is not part of opset {opset}", where=node.name)
     if node.op_type in _LIKE_FIRST and not node.domain and node.inputs[0] is not None:
         return [node.inputs[0].type]
+    if node.op_type == "Split" and (parts := attribute(node, "num_outputs")) is not None:
+        if parts != len(node.outputs):  # inference would allocate that many types
+            raise ModelError(f"{parts} parts for {len(node.outputs)} results", where=node.name)
     proto = node_to_proto(node)
     types: dict[str, TypeProto] = {}
     data: dict[str, TensorProto] = {}

@@ -28,7 +28,9 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    iota,
     lowers,
+    made,
     shape_of,
 )
 from elk_ir.passes.onnx_lowerings.movement import axis_of
@@ -275,22 +277,22 @@ def _one_hot(ctx: Context, node: Node) -> SSAValue:
     depth = target[axis]
     index = moves.unsqueeze(ctx, index, axis)
     dtype = moves.numpy_type(index)
-    iota = ctx.constant(
-        np.arange(depth).astype(dtype).reshape([-1 if j == axis else 1 for j in range(len(target))])
-    )
+    along = [-1 if j == axis else 1 for j in range(len(target))]
+    positions = ctx.constant(iota(depth, dtype).reshape(along))
     off, on = (moves.slice_axis(ctx, values, 0, i, 1) for i in range(2))
 
     def fn(b: BodyBuilder, x: Scalar, i: Scalar, lo: Scalar, hi: Scalar) -> Scalar:
         x = b.apply("select", b.apply("lt", x, 0), x + depth, x)
         return b.apply("select", b.apply("eq", x, i), hi, lo)
 
-    return ctx.map1(fn, index, iota, off, on, shape=target)
+    return ctx.map1(fn, index, positions, off, on, shape=target)
 
 
 @lowers("EyeLike")
 def _eye_like(ctx: Context, node: Node) -> SSAValue:
     """Ones on a diagonal: a constant."""
     rows, cols = node.shape()
+    made(rows * cols, dtype_of(node.dtype()).itemsize)
     return ctx.constant(np.eye(rows, cols, node.attr("k"), dtype=dtype_of(node.dtype())))
 
 
@@ -301,11 +303,11 @@ def _hardmax(ctx: Context, node: Node) -> SSAValue:
     shape = shape_of(source)
     axis = axis_of(node.attr("axis"), len(shape))
     best = arg_reduce(ctx, source, axis, smallest=False, last=False, keepdims=True)
-    iota = ctx.constant(
+    places = ctx.constant(
         np.arange(shape[axis]).reshape([-1 if j == axis else 1 for j in range(len(shape))])
     )
     dtype = dtype_of_value(source)
-    return ctx.map1(lambda b, i, p: b.cast(b.apply("eq", i, p), dtype), best, iota, shape=shape)
+    return ctx.map1(lambda b, i, p: b.cast(b.apply("eq", i, p), dtype), best, places, shape=shape)
 
 
 @lowers("ReverseSequence")

@@ -16,6 +16,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    iota,
     lowers,
     shape_of,
 )
@@ -105,7 +106,7 @@ def _gather_slice(ctx: Context, node: Node, axes: list[int], steps: list[int]) -
         if size == extent and step == 1:
             continue
         dtype = dtype_of_value(starts)
-        iota = ctx.constant((step * np.arange(size)).astype(dtype))
+        offsets = ctx.constant((step * np.arange(size)).astype(dtype))
         start = moves.slice_axis(ctx, starts, 0, i, 1)
         top = extent if step > 0 else extent - 1
         index = ctx.map1(
@@ -118,7 +119,7 @@ def _gather_slice(ctx: Context, node: Node, axes: list[int], steps: list[int]) -
                 )
             ),
             start,
-            iota,
+            offsets,
         )
         value = moves.gather(ctx, value, index, axis)
     return value
@@ -298,8 +299,8 @@ def _constant_of_shape(ctx: Context, node: Node) -> SSAValue:
 def _range(ctx: Context, node: Node) -> SSAValue:
     """start + delta · i; the number of elements must be known."""
     start, delta = node.operand(0), node.operand(2)
-    iota = ctx.constant(np.arange(node.shape()[0]).astype(moves.numpy_type(start)))
-    return ctx.map1(lambda b, s, i, d: s + i * d, start, iota, delta)
+    steps = ctx.constant(iota(node.shape()[0], moves.numpy_type(start)))
+    return ctx.map1(lambda b, s, i, d: s + i * d, start, steps, delta)
 
 
 @lowers("Trilu")

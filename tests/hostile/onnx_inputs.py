@@ -71,7 +71,9 @@ def base() -> Model:
     return model(nodes, inputs=inputs, weights=[w, s], functions=[function])
 
 
-def case(name: str, data: bytes | Model, *, argv: tuple[str, ...] = COMPILE, **more: Any) -> Hostile:
+def case(
+    name: str, data: bytes | Model, *, argv: tuple[str, ...] = COMPILE, **more: Any
+) -> Hostile:
     """The file m.onnx with these bytes."""
     raw = data if isinstance(data, bytes) else data.SerializeToString()
     tool = "elk-opt" if argv == IMPORT else "elk"
@@ -179,26 +181,71 @@ CHANGES: dict[str, Callable[[Model], None]] = {
     **{f"inner input dimension {v}": partial(_dim, v, 1) for v in (*HUGE, 0)},
     **{f"weight dimension {v}": partial(_weight_dim, v) for v in (*HUGE, 0, 33)},
     **{f"reshape to {v}": partial(_shape_constant, v) for v in (*HUGE[:4], 0, 3, -2)},
-    **{f"node {i} type '{t}'": partial(_set, f"graph.node.{i}.op_type", t)
-       for i in range(5) for t in ("", "NoSuch", "LSTM", "Loop", "Concat", "x\x00y")},
-    **{f"node {i} domain '{d}'": partial(_set, f"graph.node.{i}.domain", d)
-       for i in range(5) for d in ("ai.onnx.ml", "com.none", "elk.unknown", "local", "\n")},
-    **{f"node {i} name {n!r}": partial(_set, f"graph.node.{i}.name", n)
-       for i in (0, 4) for n in ('"', "\n", "\\", "../../x", "a" * 100_000, "\x00", "é\u2028")},
-    **{f"without {p}": partial(_delete, p) for p in (
-        "graph", "graph.node", "graph.input", "graph.output", "graph.initializer", "functions",
-        "opset_import", "ir_version", "graph.node.0", "graph.node.1", "graph.node.2", "graph.node.3",
-        "graph.node.0.input.0", "graph.node.0.output.0", "graph.node.3.input.1",
-        "graph.node.1.attribute.0", "graph.node.1.attribute.1", "graph.node.4.attribute.0.i",
-        "graph.node.4.attribute.0.type", "graph.node.1.attribute.0.g", "graph.input.0.type",
-        "graph.input.0.name", "graph.input.1.type", "graph.output.0.name", "graph.initializer.0.dims",
-        "graph.initializer.0.raw_data", "graph.initializer.0.data_type", "graph.initializer.0.name",
-        "functions.0.node", "functions.0.output", "functions.0.input", "functions.0.opset_import",
-        "functions.0.name",
-    )},
-    **{f"weight type {t}": partial(_set, "graph.initializer.0.data_type", t) for t in (0, 8, 14, 16, 22, 23, 99, -5)},
-    **{f"input type {t}": partial(_set, "graph.input.0.type.tensor_type.elem_type", t) for t in (0, 8, 14, 16, 99, -1)},
-    **{f"axis {a}": partial(_set, "graph.node.4.attribute.0.i", a) for a in (5, -9, 2**62, -(2**63))},
+    **{
+        f"node {i} type '{t}'": partial(_set, f"graph.node.{i}.op_type", t)
+        for i in range(5)
+        for t in ("", "NoSuch", "LSTM", "Loop", "Concat", "x\x00y")
+    },
+    **{
+        f"node {i} domain '{d}'": partial(_set, f"graph.node.{i}.domain", d)
+        for i in range(5)
+        for d in ("ai.onnx.ml", "com.none", "elk.unknown", "local", "\n")
+    },
+    **{
+        f"node {i} name {n!r}": partial(_set, f"graph.node.{i}.name", n)
+        for i in (0, 4)
+        for n in ('"', "\n", "\\", "../../x", "a" * 100_000, "\x00", "é\u2028")
+    },
+    **{
+        f"without {p}": partial(_delete, p)
+        for p in (
+            "graph",
+            "graph.node",
+            "graph.input",
+            "graph.output",
+            "graph.initializer",
+            "functions",
+            "opset_import",
+            "ir_version",
+            "graph.node.0",
+            "graph.node.1",
+            "graph.node.2",
+            "graph.node.3",
+            "graph.node.0.input.0",
+            "graph.node.0.output.0",
+            "graph.node.3.input.1",
+            "graph.node.1.attribute.0",
+            "graph.node.1.attribute.1",
+            "graph.node.4.attribute.0.i",
+            "graph.node.4.attribute.0.type",
+            "graph.node.1.attribute.0.g",
+            "graph.input.0.type",
+            "graph.input.0.name",
+            "graph.input.1.type",
+            "graph.output.0.name",
+            "graph.initializer.0.dims",
+            "graph.initializer.0.raw_data",
+            "graph.initializer.0.data_type",
+            "graph.initializer.0.name",
+            "functions.0.node",
+            "functions.0.output",
+            "functions.0.input",
+            "functions.0.opset_import",
+            "functions.0.name",
+        )
+    },
+    **{
+        f"weight type {t}": partial(_set, "graph.initializer.0.data_type", t)
+        for t in (0, 8, 14, 16, 22, 23, 99, -5)
+    },
+    **{
+        f"input type {t}": partial(_set, "graph.input.0.type.tensor_type.elem_type", t)
+        for t in (0, 8, 14, 16, 99, -1)
+    },
+    **{
+        f"axis {a}": partial(_set, "graph.node.4.attribute.0.i", a)
+        for a in (5, -9, 2**62, -(2**63))
+    },
     **{f"ir version {v}": partial(_set, "ir_version", v) for v in (0, -1, 1, 3, 99, 2**40)},
     **{f"opset {v}": partial(_set, "opset_import.0.version", v) for v in (0, -1, 1, 5, 99, 2**40)},
     "a node reads itself": _cycle,
@@ -217,14 +264,33 @@ CHANGES: dict[str, Callable[[Model], None]] = {
 def external() -> Iterator[Hostile]:
     """Weights in files that are not there, not allowed, too short, or no files."""
     places = {
-        "absolute": "/etc/passwd", "device": "/dev/zero", "above": "../secret.bin",
-        "far above": "../../../../etc/passwd", "hidden above": "sub/../../secret.bin", "empty": "",
-        "the folder": ".", "a folder": "sub", "a link out": "link.bin", "a linked folder": "away/x.bin",
-        "a pipe": "pipe", "missing": "none.bin", "the model itself": "m.onnx", "with a zero": "a\x00b",
-        "a very long name": "x" * 5000, "short": "short.bin", "a url": "http://host/x", "home": "~/x",
+        "absolute": "/etc/passwd",
+        "device": "/dev/zero",
+        "above": "../secret.bin",
+        "far above": "../../../../etc/passwd",
+        "hidden above": "sub/../../secret.bin",
+        "empty": "",
+        "the folder": ".",
+        "a folder": "sub",
+        "a link out": "link.bin",
+        "a linked folder": "away/x.bin",
+        "a pipe": "pipe",
+        "missing": "none.bin",
+        "the model itself": "m.onnx",
+        "with a zero": "a\x00b",
+        "a very long name": "x" * 5000,
+        "short": "short.bin",
+        "a url": "http://host/x",
+        "home": "~/x",
     }
     for what, place in places.items():
-        for offset, length in (("0", None), ("-1", None), (str(2**62), None), ("0", "7"), ("x", "y")):
+        for offset, length in (
+            ("0", None),
+            ("-1", None),
+            (str(2**62), None),
+            ("0", "7"),
+            ("x", "y"),
+        ):
             m = base()
             tensor = m.graph.initializer[0]
             tensor.ClearField("raw_data")
@@ -234,8 +300,10 @@ def external() -> Iterator[Hostile]:
                 entry = tensor.external_data.add()
                 entry.key, entry.value = key, value
             yield case(
-                f"external {what} at {offset} length {length}", m,
-                files={"short.bin": b"1234", "sub/y.bin": b"12"}, prepare=_links,
+                f"external {what} at {offset} length {length}",
+                m,
+                files={"short.bin": b"1234", "sub/y.bin": b"12"},
+                prepare=_links,
             )
 
 
@@ -350,7 +418,9 @@ BOMBS: dict[str, Callable[[int], Model]] = {
     "sparse": _sparse,
     "without data": _without_data,
     "TopK": _topk,
-    "BlackmanWindow": lambda n: _with([node("BlackmanWindow", ("s",))], numpy_helper.from_array(np.array(n), "s")),
+    "BlackmanWindow": lambda n: _with(
+        [node("BlackmanWindow", ("s",))], numpy_helper.from_array(np.array(n), "s")
+    ),
     "ReduceSum axes": lambda n: _with([node("ReduceSum", ("x", "s"))], ints("s", [n])),
     "Unsqueeze": lambda n: _with([node("Unsqueeze", ("x", "s"))], ints("s", [n])),
     "Gather": lambda n: _with([node("Gather", ("x", "s"))], ints("s", [n])),
@@ -359,7 +429,10 @@ BOMBS: dict[str, Callable[[int], Model]] = {
     ),
     "Slice": lambda n: _with(
         [node("Slice", ("x", "a", "b", "d", "e"))],
-        ints("a", [-n]), ints("b", [n]), ints("d", [0]), ints("e", [n]),
+        ints("a", [-n]),
+        ints("b", [n]),
+        ints("d", [0]),
+        ints("e", [n]),
     ),
     "CumSum": lambda n: _with([node("CumSum", ("x", "s"))], ints("s", [n])),
     "DepthToSpace": lambda n: model(
@@ -414,9 +487,15 @@ def _functions(depth: int) -> Model:
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("local", 1)]
     bodies = [
         helper.make_function(
-            "local", f"F{i}", ["i"], ["o"],
-            [helper.make_node(f"F{i + 1}", ["i"], ["o"], domain="local")
-             if i + 1 < depth else helper.make_node("Neg", ["i"], ["o"])],
+            "local",
+            f"F{i}",
+            ["i"],
+            ["o"],
+            [
+                helper.make_node(f"F{i + 1}", ["i"], ["o"], domain="local")
+                if i + 1 < depth
+                else helper.make_node("Neg", ["i"], ["o"])
+            ],
             opsets,
         )
         for i in range(depth)
@@ -441,5 +520,12 @@ def cases() -> Iterator[Hostile]:
     yield from changed()
     yield from external()
     yield from bombs()
-    for text in (b"", b"\x00" * 4096, b"\x08", b"<html>", b"PK\x03\x04" + b"\x00" * 100, b"\xff" * 999):
+    for text in (
+        b"",
+        b"\x00" * 4096,
+        b"\x08",
+        b"<html>",
+        b"PK\x03\x04" + b"\x00" * 100,
+        b"\xff" * 999,
+    ):
         yield case(f"no model: {text[:4]!r}", text)
