@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from helpers import parse, run_passes
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
-from xdsl.utils.exceptions import DiagnosticException
+from northpole_programs import (
+    LLAMA,
+    MODELS,
+    SHARED,
+    SMALL,
+    compiled,
+    decoder,
+    llama,
+    published,
+    shared,
+    shrunk,
+)
 
 import elk_ir
-from elk_ir.chips import Chip, load_chip
+from elk_ir.chips import load_chip
 from elk_ir.compiler import Signature
 from elk_ir.dialects import northpole
 from elk_ir.dialects.chip import ChipAttr
-from elk_ir.errors import ElkError, UsageError
+from elk_ir.errors import ElkError
 from elk_ir.northpole.mapping import map_network
 from elk_ir.northpole.network import parse_precision
 from elk_ir.northpole.pipeline import simulate
@@ -38,40 +46,7 @@ from elk_ir.targets.northpole.runtime import Appliance
 from elk_ir.tools.elk import main
 from elk_ir.weight_source import WeightSource
 
-MODELS = Path(__file__).parent / "models"
-SHARED = Path(__file__).parent.parent.parent / "shared" / "models"
-GRANITE = SHARED / "full" / "granite-3b-8blike_L14_b2_s1_kv2048_fp16.onnx"
-LLAMA = MODELS / "llama2_decode_static_dynamo.onnx"
-SMALL = SHARED / "tiny" / "granite-3b-8blike_L2_tiny_dyn_fp32_op23.onnx"
 QDQ_RESNET = SHARED / "tiny" / "q_resnet50_w8_static_legacy_qdq.onnx"
-
-
-def shared(path: Path) -> Path:
-    if not path.exists():
-        pytest.skip(f"{path.name} is in the shared models, which are not here")
-    return path
-
-
-def compiled(path: Path, chip: str | Chip = "northpole-16", **options) -> NorthpoleProgram:
-    program = elk_ir.compile(path, chip=chip, **options)
-    assert isinstance(program, NorthpoleProgram)
-    return program
-
-
-@cache
-def decoder(batch: int = 2, past: int = 11) -> NorthpoleProgram:
-    return compiled(shared(SMALL), dims={"batch": batch, "past_sequence_length": past})
-
-
-def shrunk(core_bytes: int, cards: int = 16) -> Chip:
-    """Cards whose cores keep `core_bytes`; what they work with beside that is not scarce."""
-    chip = load_chip("northpole-16")
-    return replace(
-        chip,
-        chips=cards,
-        sram_per_core_bytes=core_bytes + 1_000_000,
-        reserved_per_core_bytes=1_000_000,
-    )
 
 
 def agrees(program: NorthpoleProgram, path: Path, atol: float = 1e-5) -> None:
@@ -83,11 +58,6 @@ def agrees(program: NorthpoleProgram, path: Path, atol: float = 1e-5) -> None:
 
 
 # ---------------------------------------------------------------------- compiling
-
-
-@cache
-def published() -> NorthpoleProgram:
-    return compiled(shared(GRANITE))
 
 
 def test_the_published_model_is_compiled_for_the_published_appliance() -> None:
@@ -132,11 +102,6 @@ def test_the_target_follows_the_chip() -> None:
 
 
 # ---------------------------------------------------------------------- numbers
-
-
-@cache
-def llama() -> NorthpoleProgram:
-    return compiled(LLAMA)
 
 
 def test_a_decoder_on_cards_agrees_with_its_framework() -> None:
@@ -416,132 +381,6 @@ def test_caches_come_back_in_the_order_of_their_tokens() -> None:
         if name != "logits":
             assert second[name].shape[2] == 14
             assert np.allclose(second[name][:, :, :13], value, atol=1e-5), name
-
-
-# ---------------------------------------------------------------------- errors
-
-
-def test_users_of_an_appliance() -> None:
-    program = decoder()
-    fit = program.report["users_by_memory"]
-    with pytest.raises(ElkError, match=rf"are {2 * fit} users, the cards hold the caches of {fit}"):
-        program.appliance(micro_batches=fit)
-    appliance = program.appliance(micro_batches=1)
-    with pytest.raises(UsageError, match="no pass of micro-batch 0 was put"):
-        appliance.get(0)
-    with pytest.raises(UsageError, match="there is no micro-batch 1 of 1"):
-        appliance.put(1, {})
-    with pytest.raises(UsageError, match="input 'input_ids' is missing"):
-        appliance.put(0, {"position_ids": np.zeros((2, 1), np.int64)})
-
-
-def test_a_cache_has_an_end() -> None:
-    program = decoder()
-    with pytest.raises(ElkError, match=r"need a cache of 13 entries, it holds 12 \(1 too many\)"):
-        program.generate(np.zeros((2, 2), np.int64), 12)
-    appliance = program.appliance(micro_batches=1)
-    step = {"input_ids": np.zeros((2, 1), np.int64), "position_ids": np.zeros((2, 1), np.int64)}
-    for _ in range(12):
-        appliance.put(0, step)
-        appliance.get(0)
-    with pytest.raises(ElkError, match="is full: it holds 12 entries, 0 given and 13 appended"):
-        appliance.put(0, step)
-    appliance.reset(0)
-    appliance.put(0, step)
-
-
-@pytest.mark.slow
-def test_an_unquantised_graph_has_no_precision_of_its_own() -> None:
-    message = r"6 of 6 products are of float32, the vector-matrix units take int8, int4 and int2"
-    with pytest.raises(ElkError, match=message):
-        compiled(LLAMA, mapping={"precision": "graph"})
-
-
-@pytest.mark.slow
-def test_users_and_context_too_large() -> None:
-    with pytest.raises(ElkError, match=r"users × 13 positions need .* too many\): .* fit"):
-        compiled(LLAMA, mapping={"users": 1_000_000})
-    with pytest.raises(ElkError, match=r"needs .* bytes on each core, which has .* too many"):
-        compiled(shared(SMALL), shrunk(1), dims={"batch": 1, "past_sequence_length": 3})
-
-
-def test_no_unit_for_an_operator() -> None:
-    path = SHARED / "tiny" / "mixtral5_batched_mm_decode_static_dynamo.onnx"
-    with pytest.raises(ElkError, match=r"no unit of a NorthPole core runs 'topk' \(16 operations"):
-        compiled(shared(path))
-
-
-# ---------------------------------------------------------------------- the verifier
-
-
-@cache
-def _mapped() -> str:
-    source = Path(__file__).parent.parent / "lit_tests" / "passes" / "northpole_map_stages.mlir"
-    module = parse(source.read_text())
-    pipeline = (
-        "northpole-map-stages{users=4},convert-te-to-icca,northpole-place,"
-        "convert-icca-to-northpole,northpole-verify-program"
-    )
-    return str(run_passes(module, pipeline))
-
-
-def broken(change) -> str:
-    """What the verifier says after `change` to a good program."""
-    module = parse(_mapped())
-    change(module)
-    with pytest.raises(DiagnosticException) as caught:
-        run_passes(module, "northpole-verify-program")
-    return str(caught.value)
-
-
-def _sends(module: ModuleOp) -> list[northpole.SendOp]:
-    return [op for op in module.walk() if isinstance(op, northpole.SendOp)]
-
-
-def test_what_is_read_was_sent() -> None:
-    def skip(module: ModuleOp) -> None:
-        stages = stages_of(module)
-        stages[1].operands[0] = _sends(module)[0].outs[0]
-
-    assert "stage @stage_1 reads" in broken(skip)
-    assert "which was not sent there" in broken(skip)
-
-    def steal(module: ModuleOp) -> None:
-        _sends(module)[2].operands[0] = _sends(module)[0].ins[0]
-
-    assert "is sent from @stage_1, which does not have it" in broken(steal)
-
-
-def test_sends_have_their_bytes() -> None:
-    def lie(module: ModuleOp) -> None:
-        _sends(module)[0].properties["bytes"] = IntegerAttr(63, i64)
-
-    assert broken(lie) == "a send of 64 bytes says that it is 63"
-
-
-def test_outputs_reach_the_host() -> None:
-    def leave(module: ModuleOp) -> None:
-        (output,) = [op for op in module.walk() if isinstance(op, northpole.OutputOp)]
-        output.operands[0] = stages_of(module)[-1].outs[0]
-
-    assert "output @logits was not sent to the host" in broken(leave)
-
-
-def test_appends_stay_inside_their_cache() -> None:
-    def far(module: ModuleOp) -> None:
-        append = next(op for op in module.walk() if isinstance(op, northpole.AppendOp))
-        append.properties["start"] = IntegerAttr(8, i64)
-
-    assert broken(far) == "@k has 8 entries, entry 8 is appended"
-
-
-def test_cores_hold_what_stays_and_what_works() -> None:
-    def crowd(module: ModuleOp) -> None:
-        program = next(op for op in module.walk() if isinstance(op, northpole.ProgramOp))
-        program.properties["micro_batches"] = IntegerAttr(100_000, i64)
-        program.properties["users"] = IntegerAttr(100_000, i64)
-
-    assert "too many" in broken(crowd)
 
 
 def test_a_plan_that_cuts_one_card_in_two() -> None:

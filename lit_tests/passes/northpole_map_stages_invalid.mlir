@@ -31,6 +31,19 @@ builtin.module {
 
 // -----
 
+// CHECK: no unit of a NorthPole core runs 'topk' ({{.*}} operations on
+builtin.module {
+  te.global weight @w : tensor<8x8xf32> = dense<0.0> : tensor<8x8xf32>
+  func.func @main(%x: tensor<1x8xf32>) -> (tensor<1x2xf32>, tensor<1x2xi64>) {
+    %w = te.load @w : tensor<8x8xf32>
+    %y = te.contract(%x, %w) <(b = 1, n = 8, k = 8 reduce), [(b, k), (k, n)] -> [(b, n)]> : (tensor<1x8xf32>, tensor<8x8xf32>) -> tensor<1x8xf32>
+    %t, %i = te.topk(%y) <(m = 1, n = 8 local, k = 2 local), [(m, n)] -> [(m, k), (m, k)]> {n = 1 : i64, k = 2 : i64} : (tensor<1x8xf32>) -> (tensor<1x2xf32>, tensor<1x2xi64>)
+    func.return %t, %i : tensor<1x2xf32>, tensor<1x2xi64>
+  }
+}
+
+// -----
+
 // CHECK: has no product with weights: nothing to put on cards
 builtin.module {
   func.func @main(%x: tensor<1x8xf16>) -> tensor<1x8xf16> {
