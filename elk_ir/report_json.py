@@ -22,6 +22,7 @@ from elk_ir.dialects.types import shape_dtype
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.tensors import TensorSpec
 from elk_ir.plan.layout import Layout
+from elk_ir.plan.rows import unique_rows
 
 if TYPE_CHECKING:
     from elk_ir.chips import Chip
@@ -302,5 +303,5 @@ def distinct_bytes(variable: ipu.VarOp, limit: tuple[int, int] | None) -> int:
         bounds = bounds.copy()
         axis, end = limit
         bounds[:, axis] = np.minimum(bounds[:, axis], end)
-    distinct = np.unique(bounds, axis=0)
+    distinct, _ = unique_rows(bounds)
     return item * int((distinct[..., 1] - distinct[..., 0]).prod(axis=-1).sum())

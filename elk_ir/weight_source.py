@@ -67,6 +67,8 @@ class WeightSource:
         self.base_dir, self.buffers, self.random_seed = base_dir, buffers or {}, random_seed
         self._swapped: dict[WeightPart, bool] = {}
         self._random: dict[WeightPart, np.ndarray] = {}
+        self._maps: dict[str, np.ndarray] = {}
+        self._views: dict[WeightPart, np.ndarray] = {}
 
     def with_seed(self, seed: int | None) -> WeightSource:
         """The same source with another seed for what is missing."""
@@ -104,6 +106,8 @@ class WeightSource:
 
     def part(self, part: WeightPart, ref: WeightRef) -> np.ndarray:
         """One stored tensor of a weight, before its recipe. Raises ModelError as `load` does."""
+        if part in self._views:
+            return self._views[part]
         if self.random_seed is not None and self._missing(part):
             return self._made_up(part, ref, self.random_seed)
         if self.base_dir is None and part.file not in self.buffers:
@@ -111,7 +115,11 @@ class WeightSource:
                 f"the weights of {part.name!r} are missing: the model was compiled from memory",
                 hint="give the folder that holds them (weights_dir=), or use --random-weights SEED",
             )
-        return load_part(part, self.base_dir or Path(), buffers=self.buffers)
+        base = self.base_dir or Path()
+        array = load_part(part, base, buffers=self.buffers, maps=self._maps)
+        if not array.flags.owndata:  # what is unpacked is not free to keep
+            self._views[part] = array
+        return array
 
     def _made_up(self, part: WeightPart, ref: WeightRef, seed: int) -> np.ndarray:
         if part in self._random:

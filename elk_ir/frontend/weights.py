@@ -285,9 +285,11 @@ def load_part(
     base_dir: Path | str,
     *,
     buffers: Mapping[str, bytes] | None = None,
+    maps: dict[str, np.ndarray] | None = None,
     check_hash: bool = True,
 ) -> np.ndarray:
-    """One stored tensor, memory-mapped (or a view of `buffers[part.file]`).
+    """One stored tensor, memory-mapped (or a view of `buffers[part.file]`). `maps` keeps the files
+    that are mapped, for the next tensor.
 
     Raises ModelError when the file is missing, too short, or its bytes have changed since import.
     """
@@ -298,6 +300,8 @@ def load_part(
             f"the weights of {part.name!r} are missing: the model was made without them",
             hint="use --random-weights SEED",
         )
+    elif maps is not None and part.file in maps:
+        data = maps[part.file]
     else:
         path = resolve_file(part.file, base_dir)
         if not path.is_file():
@@ -306,6 +310,8 @@ def load_part(
                 hint="put the external data there, or use --random-weights SEED",
             )
         data = map_file(path)
+        if maps is not None:
+            maps[part.file] = data
     end = part.offset + part.length
     if end > data.size:
         raise ModelError(

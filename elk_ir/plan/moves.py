@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from elk_ir.plan.layout import Layout
+from elk_ir.plan.rows import unique_rows
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class Moves:
     def flat(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Source core, source element, target core and target element of every single element."""
         parts: list[tuple[np.ndarray, ...]] = []
-        shapes, which = np.unique(self.shape, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        shapes, which = unique_rows(self.shape)
         for i, shape in enumerate(shapes):
             chosen = np.flatnonzero(which == i)
             source, target = (
@@ -106,8 +106,8 @@ def moves(source: Layout, target: Layout, axis: int | None = None, start: int = 
     key = np.zeros(t_core.size, dtype=np.int64)
     s_key = np.zeros(s_core.size, dtype=np.int64)
     for j in range(rank):
-        intervals, s_id = np.unique(s_bounds[:, j], axis=0, return_inverse=True)
-        wanted, t_id = np.unique(t_bounds[:, j], axis=0, return_inverse=True)
+        intervals, s_id = unique_rows(s_bounds[:, j])
+        wanted, t_id = unique_rows(t_bounds[:, j])
         overlap = (wanted[:, None, 0] < intervals[None, :, 1]) & (
             wanted[:, None, 1] > intervals[None, :, 0]
         )
@@ -117,14 +117,14 @@ def moves(source: Layout, target: Layout, axis: int | None = None, start: int = 
         counts = overlap.sum(axis=1)
         candidates = np.nonzero(overlap)[1]
         begin = np.concatenate([[0], np.cumsum(counts)[:-1]]) if counts.size else counts
-        of_row = t_id.reshape(-1)[rows]
+        of_row = t_id[rows]
         times = counts[of_row]
         repeat = np.repeat(np.arange(rows.size), times)
         within = np.arange(repeat.size) - np.repeat(np.cumsum(times) - times, times)
         picked = candidates[begin[of_row][repeat] + within] if repeat.size else repeat
         # Keys number the distinct boxes so far; combinations that no source has are dropped.
         size = len(intervals)
-        boxes, s_key = np.unique(s_key * size + s_id.reshape(-1), return_inverse=True)
+        boxes, s_key = np.unique(s_key * size + s_id, return_inverse=True)
         s_key = s_key.reshape(-1)
         wanted_key = key[repeat] * size + picked
         key = np.minimum(np.searchsorted(boxes, wanted_key), max(len(boxes) - 1, 0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Literal, Protocol
 
@@ -28,9 +29,9 @@ from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.layout import Layout
-from elk_ir.plan.moves import moves
+from elk_ir.plan.rows import unique_rows
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
-from elk_ir.targets.ipu.transfers import as_runs, batches
+from elk_ir.targets.ipu.transfers import as_runs, batches_between
 from elk_ir.targets.ipu.vertex import Vertex
 
 Landing = Literal["early", "late"]
@@ -427,15 +428,17 @@ class Interpreter:
             self.sram.begin(target, name)
             if not source.live:
                 raise TrapError(f"{name} overwrites its own source", where=source.where)
-            plan = moves(source.layout, target.layout)
+            transfers = batches_between(source.layout, target.layout)
         else:
             self.sram.check_live(target, name)
             assert op.start is not None
-            plan = moves(source.layout, target.layout, op.axis.value.data, op.start.value.data)
+            transfers = batches_between(
+                source.layout, target.layout, op.axis.value.data, op.start.value.data
+            )
         data, written = source.flat()
         into, shadow = target.flat()
         item, word = data.dtype.itemsize, written_word(data.dtype.itemsize)
-        for batch in batches(plan, data.shape[1], into.shape[1]):
+        for batch in transfers:
             bits = as_runs(written, batch.run)[batch.source]
             missing = bits.view(written.dtype) != word
             if missing.any():
@@ -448,8 +451,8 @@ class Interpreter:
                 )
             as_runs(into, batch.run)[batch.target] = as_runs(data, batch.run)[batch.source]
             as_runs(shadow, batch.run)[batch.target] = bits
-        away = plan.source_core != plan.target_core
-        self.counters.exchanged_bytes += int(plan.elements[away].sum()) * item
+            away = np.count_nonzero(batch.source[0] != batch.target[0])
+            self.counters.exchanged_bytes += away * batch.source[1].shape[1] * batch.run * item
 
     def slots(self, attr: RefAttr, step: int) -> tuple[Variable, tuple[int | slice, ...]]:
         reference: Ref = attr.data
@@ -536,9 +539,10 @@ def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(start, end))
 
 
+@lru_cache(maxsize=1024)
 def _boxes(
     layout: Layout, limit: tuple[int, int] | None
-) -> list[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+) -> tuple[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]], ...]:
     """The distinct (slots, box) pairs of a layout: the cores that hold it, the slots, the box in
     the tensor, and where it lies in a block."""
     found: list[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]] = []
@@ -553,9 +557,9 @@ def _boxes(
             continue
         bounds, origins = bounds[holders], origins[holders]
         keys = np.concatenate([bounds.reshape(len(bounds), -1), origins], axis=1)
-        unique, which = np.unique(keys, axis=0, return_inverse=True)
-        order = holders[np.argsort(which.reshape(-1), kind="stable")]
-        starts = np.searchsorted(np.sort(which.reshape(-1)), np.arange(len(unique) + 1))
+        unique, which = unique_rows(keys)
+        order = holders[np.argsort(which, kind="stable")]
+        starts = np.concatenate([[0], np.bincount(which, minlength=len(unique)).cumsum()])
         rank = len(layout.axes)
         for i, key in enumerate(unique):
             box, origin = key[: 2 * rank].reshape(rank, 2), key[2 * rank :]
@@ -566,4 +570,4 @@ def _boxes(
                 slice(int(a - o), int(b - o)) for (a, b), o in zip(box, origin, strict=True)
             )
             found.append((order[starts[i] : starts[i + 1]], where, source, target))
-    return found
+    return tuple(found)

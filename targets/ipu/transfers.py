@@ -6,16 +6,22 @@ element of a wider type, so that the index arrays stay small next to the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 
 import numpy as np
 
-from elk_ir.plan.moves import Moves
+from elk_ir.plan.layout import Layout
+from elk_ir.plan.moves import Moves, moves
+from elk_ir.plan.rows import unique_rows
 
 BATCH_ELEMENTS = 1 << 22
 """Elements that one batch moves at most (a single transfer may be larger)."""
+
+KEPT_ELEMENTS = 1 << 18
+"""Elements of the changes of layout whose batches are kept for the next time."""
 
 Index = tuple[np.ndarray, np.ndarray]
 
@@ -30,10 +36,25 @@ class Batch:
     target: Index
 
 
+def batches_between(
+    source: Layout, target: Layout, axis: int | None = None, start: int = 0
+) -> Iterable[Batch]:
+    """The transfers of a change of layout (as `moves` has it), in batches."""
+    if target.cores * target.elements > KEPT_ELEMENTS:
+        plan = moves(source, target, axis, start)
+        return batches(plan, source.elements, target.elements)
+    return _kept(source, target, axis, start)
+
+
+@lru_cache(maxsize=1024)
+def _kept(source: Layout, target: Layout, axis: int | None, start: int) -> tuple[Batch, ...]:
+    plan = moves(source, target, axis, start)
+    return tuple(batches(plan, source.elements, target.elements))
+
+
 def batches(plan: Moves, source_row: int, target_row: int) -> Iterator[Batch]:
     """The transfers of a plan between memories of so many elements a core."""
-    shapes, which = np.unique(plan.shape, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    shapes, which = unique_rows(plan.shape)
     for i, extents in enumerate(shapes):
         shape = tuple(int(n) for n in extents)
         chosen = np.flatnonzero(which == i)

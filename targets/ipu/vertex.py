@@ -18,7 +18,8 @@ from xdsl.ir import Attribute
 
 from elk_ir.dialects import ipu
 from elk_ir.dialects.ipu.attrs import RefAttr, VertexPhase
-from elk_ir.numerics.kernels import KERNELS, Tile
+from elk_ir.numerics.kernels import KERNELS
+from elk_ir.numerics.tiles import Tile, image_mask
 from elk_ir.plan.domain import Access, AxisExpr, Operator, Phase
 from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
@@ -104,7 +105,7 @@ class Vertex:
         """Which elements of a block the valid iteration points touch; None for all of them."""
         if key in self.masks:
             return self.masks[key]
-        mask = _image_mask(tile, access)
+        mask = image_mask(tile, access)
         if mask is None or mask.nbytes <= KEPT_MASK_BYTES:
             self.masks[key] = mask
         return mask
@@ -308,43 +309,3 @@ def _write(
     else:
         np.copyto(view, value, where=mask, casting="unsafe")
         np.copyto(shadow, np.asarray(word, dtype=shadow.dtype), where=mask)
-
-
-def _image_mask(tile: Tile, access: Access) -> np.ndarray | None:
-    """bool (cores, block…): elements inside the tensor and in the image of the valid points."""
-    if tile.is_full and _inside(tile, access):
-        return None
-    cores = tile.cores
-    shape = access.block_shape(tile.size)
-    mask = np.ones((cores, *shape), dtype=bool)
-    size = np.asarray(tile.size, dtype=np.int64)
-    for j, axis in enumerate(access.axes):
-        nominal = np.full(cores, axis.offset, dtype=np.int64)
-        lo, hi = nominal.copy(), nominal + 1
-        for d, k in axis.terms:
-            o, n = tile.origin[:, d], tile.valid[:, d]
-            nominal = nominal + k * (o if k > 0 else o + size[d] - 1)
-            lo = lo + k * (o if k > 0 else o + n - 1)
-            hi = hi + k * (o + n - 1 if k > 0 else o)
-        lo, hi = np.maximum(lo, 0), np.minimum(hi, access.shape[j])
-        index = nominal[:, None] + np.arange(shape[j])
-        inside = (index >= lo[:, None]) & (index < hi[:, None])
-        mask &= inside.reshape(cores, *(-1 if i == j else 1 for i in range(len(shape))))
-    empty = np.zeros(cores, dtype=bool)
-    for d in range(len(tile.size)):
-        empty |= tile.valid[:, d] <= 0
-    mask &= ~empty.reshape(cores, *[1] * len(shape))
-    if mask.all():
-        return None
-    return mask
-
-
-def _inside(tile: Tile, access: Access) -> bool:
-    for j, axis in enumerate(access.axes):
-        lo = np.full(tile.cores, axis.offset, dtype=np.int64)
-        for d, k in axis.terms:
-            o = tile.origin[:, d]
-            lo = lo + k * (o if k > 0 else o + tile.size[d] - 1)
-        if lo.min(initial=0) < 0 or lo.max(initial=0) + axis.size(tile.size) > access.shape[j]:
-            return False
-    return True
