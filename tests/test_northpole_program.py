@@ -251,8 +251,7 @@ def test_a_quantised_decoder_is_bit_exact(scheme: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "q_llama3gqa_decode_static_legacy_qdq",
-        "q_llama3gqa_decode_dyn_dynamo_int4qdq",
+        "q_llama3gqa_decode_dyn_dynamo_int4qdq",  # weights only: products of numbers
         "gemma2_decode_static_dynamo",
         "opt_decode_static_dynamo",
     ],
@@ -265,6 +264,52 @@ def test_other_graphs_are_what_te_computes(name: str) -> None:
     expected = evaluate_te(program.module("te"), inputs, load_weight=weights.load)
     for key, value in program.run(inputs).items():
         assert np.abs(value - expected[key]).max() <= 1e-5 * np.abs(expected[key]).max(), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["q_llama3gqa_decode_static_legacy_qdq", "q_bert_eager_static_legacy_qdq"]
+)
+def test_qdq_graphs_are_what_onnxruntime_computes(name: str) -> None:
+    """Integers everywhere, and the numbers between them in the same order: no step is off."""
+    ort = pytest.importorskip("onnxruntime")
+    path = shared(SHARED / "tiny" / f"{name}.onnx")
+    inputs = read_npz(path.with_suffix(".npz"), "in/")
+    program = compiled(path)
+    assert program.report["quantized"]
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options)
+    names = [o.name for o in session.get_outputs()]
+    expected = dict(zip(names, session.run(None, inputs), strict=True))
+    found = program.run(inputs)
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        if key == "pooler_output":  # a tanh
+            assert np.abs(value - expected[key]).max() < 1e-6
+        else:
+            assert np.array_equal(value, expected[key]), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("q_llama3gqa_decode_dyn_dynamo_int4qdq", "w4a8"),  # int4 weights of its own, in blocks
+        ("llama3gqa_decode_static_dynamo", "w4a4"),
+        ("llama3gqa_decode_static_dynamo", "w2a2"),
+    ],
+)
+def test_other_quantised_graphs_are_bit_exact(name: str, scheme: str) -> None:
+    path = shared(SHARED / "tiny" / f"{name}.onnx")
+    inputs = read_npz(path.with_suffix(".npz"), "in/")
+    shapes = {k: v.shape for k, v in inputs.items()}
+    program = compiled(path, input_shapes=shapes, quantize=Quantization(scheme, calibration=inputs))
+    assert program.report["quantized"]
+    weights = WeightSource(path.parent)
+    expected = evaluate_te(program.module("te"), inputs, load_weight=weights.load)
+    for key, value in program.run(inputs).items():
+        assert np.array_equal(value, expected[key]), key
 
 
 def product() -> northpole.ExecuteOp:
