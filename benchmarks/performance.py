@@ -94,7 +94,7 @@ SECTIONS = (
         "Workloads of KULeuven Stream",
         "full_size",
         ("--models", "../shared/models/stream", "--chip", "ipu-hbm"),
-        "Its published files on our chip. Its own chips (four cores, no HBM) can't be expressed from"
+        "Its published files on our chip. Its own chips (four cores, no HBM) can't be made from"
         " what is public, so cycles are not compared; it takes 16 to 47 s for the ones it solves.",
     ),
     Section(
