@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from elk_ir.numerics.body import cast, dtype_of
-from elk_ir.numerics.tiles import Tile, align, expanded, fill, pack, reduction_block
+from elk_ir.numerics.tiles import (
+    Tile,
+    WithoutStatistics,
+    align,
+    expanded,
+    fill,
+    pack,
+    reduction_block,
+)
 from elk_ir.plan.domain import Operator
 
 NO_INDEX = -(2**31)
@@ -150,17 +158,9 @@ class ArgReduceKernel:
         return [pack(cast(stats[1], result.dtype), dims, result, tile.size)]
 
 
-class TopKKernel:
+class TopKKernel(WithoutStatistics):
     """The k largest (or smallest) elements along one dimension, in order, and their indices. Equal
     ones come in the order of their indices."""
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return []
-
-    def combine(
-        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return []
 
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
@@ -186,18 +186,10 @@ class TopKKernel:
         ]
 
 
-class ScanKernel:
+class ScanKernel(WithoutStatistics):
     """Running sums or products along one dimension."""
 
     FUNCTIONS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply}
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return []
-
-    def combine(
-        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return []
 
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]

@@ -17,6 +17,7 @@ from elk_ir.numerics.indexing_kernels import ArgReduceKernel, ScanKernel, Scatte
 from elk_ir.numerics.tiles import (
     Kernel,
     Tile,
+    WithoutStatistics,
     align,
     contract,
     epilogue,
@@ -67,16 +68,8 @@ class ContractKernel:
         return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
 
-class MapKernel:
+class MapKernel(WithoutStatistics):
     """A scalar body at every point (te.map and everything that only moves data)."""
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return []
-
-    def combine(
-        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return []
 
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
@@ -334,17 +327,9 @@ class GatherKernel:
         return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
 
-class ConcatKernel:
+class ConcatKernel(WithoutStatistics):
     """Operands laid one after another along one dimension; each access is shifted by where its
     operand starts, and points outside an operand read as its neutral value."""
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return []
-
-    def combine(
-        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return []
 
     def apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]

@@ -79,6 +79,18 @@ class Kernel(Protocol):
         ...
 
 
+class WithoutStatistics:
+    """The phases that a kind without statistics does not have."""
+
+    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return []
+
+    def combine(
+        self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        return []
+
+
 # ---------------------------------------------------------------------- views
 
 
