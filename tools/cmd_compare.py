@@ -47,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
         "--policies", metavar="A,B,…", help=f"which policies (default: {','.join(DEFAULT)})"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search")
+    parser.add_argument(
+        "--stages",
+        metavar="N,M,…",
+        help="also: the cores as a pipeline of so many stages, each with some of the layers",
+    )
     add_compile_flags(parser, chip_required=True)
     add_json_flag(parser)
 
@@ -64,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         known = ", ".join((*EXECUTABLE, REFERENCE))
         raise UsageError(f"unknown policy {unknown[0]!r}", hint=f"the policies are: {known}")
+    stages = stages_of(args.stages)
     with progress() as say, quiet_collector():
         prepared = prepare(
             args.model, args.chip, dims_of(args), args.kv_capacity, say, args.attention_chunks
@@ -71,11 +77,38 @@ def run(args: argparse.Namespace) -> int:
         results = list(
             compare(prepared, names, args.time_budget, args.seed, say, args.objective or "time")
         )
+        spatial: list[dict[str, Any]] = []
+        if stages:
+            from elk_ir.spatial import spatial_results
+
+            spatial = spatial_results(
+                args.model,
+                prepared.chip,
+                stages,
+                dims=dims_of(args),
+                kv_capacity=args.kv_capacity,
+                say=say,
+            )
     if args.json:
-        print_json({"model": prepared.model, "chip": prepared.chip.name, "results": results})
+        found = {"model": prepared.model, "chip": prepared.chip.name, "results": results}
+        print_json(found | ({"spatial": spatial} if stages else {}))
     else:
         sys.stdout.write(text(prepared, results))
+        if stages:
+            from elk_ir.spatial import spatial_text
+
+            sys.stdout.write(spatial_text(spatial))
     return 0
+
+
+def stages_of(given: str | None) -> list[int]:
+    """The numbers of stages in `--stages`. Raises UsageError for what is no such list."""
+    from elk_ir.errors import UsageError
+
+    found = [] if given is None else given.split(",")
+    if not all(n.isdecimal() and int(n) > 0 for n in found):
+        raise UsageError(f"--stages {given}: numbers of stages, like 1,2,4")
+    return [int(n) for n in found]
 
 
 # ---------------------------------------------------------------------- compiling

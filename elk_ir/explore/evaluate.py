@@ -97,7 +97,9 @@ def _result(task: Task) -> dict[str, Any]:
     assert chip is not None
     target = resolve_target(settings.get("target"), chip)
     policy = settings.get("policy")
-    if target != "ipu" or chip.hbm is None:
+    if "stages" in settings:
+        fields = _pipelined(task, chip)
+    elif target != "ipu" or chip.hbm is None:
         fields = _compiled(task, chip, target)
     else:
         from elk_ir.schedule.policies import EXECUTABLE, REFERENCE
@@ -152,6 +154,24 @@ def _compiled(task: Task, chip: Chip, target: str) -> dict[str, Any]:
         mapping={k: settings[k] for k in NORTHPOLE_OPTIONS if k in settings},
     )
     return {k: v for k, v in program.report.items() if isinstance(v, int | float | str | dict)}
+
+
+def _pipelined(task: Task, chip: Chip) -> dict[str, Any]:
+    """Spatial pipelining: a model of time (docs/scheduling.md)."""
+    from elk_ir.compiler import quiet_collector
+    from elk_ir.spatial import spatial_results
+
+    settings = task.settings
+    with quiet_collector():
+        (fields,) = spatial_results(
+            task.model,
+            chip,
+            [settings["stages"]],
+            dims=dims_of(settings),
+            kv_capacity=settings.get("kv_capacity"),
+            policy=settings.get("policy") or "elk-full",
+        )
+    return fields
 
 
 def _ready_key(task: Task, chip: Chip) -> object:

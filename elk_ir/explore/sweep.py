@@ -25,6 +25,7 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "cards": (int,),
     "users": (int,),
     "route": (str,),
+    "stages": (int,),
 }
 """What is not a field of the chip, nor a dimension (`dim.NAME`), and its types."""
 
