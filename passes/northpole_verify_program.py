@@ -22,6 +22,7 @@ from elk_ir.passes.icca_support import chip_of
 from elk_ir.passes.northpole_place import map_of
 from elk_ir.targets.northpole.memory import (
     blocks_of,
+    copies_of,
     core_bytes,
     held_by,
     tensors_of,
@@ -136,8 +137,8 @@ class _Verifier:
     def check_memory(self, stage: northpole.StageOp) -> None:
         """Residents of the fullest core, and beside them the operator that needs most."""
         held = held_by(stage, self.blocks, self.kinds, self.program.precision.data)
-        micro_batches = self.program.micro_batches.value.data
-        fixed, states = core_bytes(stage, held, self.chip.cores_per_chip, micro_batches)
+        copies = copies_of(self.program)
+        fixed, states = core_bytes(stage, held, self.chip.cores_per_chip, copies)
         resident = int((fixed + states).max())
         work = max(
             (
@@ -158,7 +159,7 @@ def _fits(stage: northpole.StageOp, what: str, needed: int, available: int) -> N
         fail_at(
             stage,
             f"stage @{stage.sym_name.data}: {what} needs {needed:,} bytes, a core has"
-            f" {available:,} ({needed - available:,} too many)",
+            f" {available:,} ({needed - available:,} too many): fewer users or more cards",
         )
 
 
@@ -181,7 +182,7 @@ class NorthpoleVerifyProgramPass(ModulePass):
 
     Stages and the host read only what was sent to them, sends have the bytes of what they carry,
     calls fit their blocks, framebuffers hold what passes, appends lie inside their caches, and on
-    every core the weights and the caches of all micro-batches fit, with the buffers of the largest
+    every core the weights and the caches of all users fit, with the buffers of the largest
     operator beside them.
     """
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import parse, run_passes
 from northpole_programs import (
+    GRANITE,
     LLAMA,
     MODELS,
     SHARED,
@@ -92,6 +93,23 @@ def test_the_graph_and_its_figures_agree() -> None:
     assert figures.table == mapping_of(published().target).table
     rate = simulate(figures).tokens_per_s
     assert published().report["tokens_per_s"] == pytest.approx(rate, rel=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "cards", "expected"),
+    [("w8a8", 32, (30, 28, 28)), ("w2a2", 8, (7, 5, 5)), ("w4a4", 16, (16, 28, 14))],
+)
+def test_answers_hold_on_the_graph(
+    precision: str, cards: int, expected: tuple[int, int, int]
+) -> None:
+    """What-ifs that the figures answer are compiled, placed and verified too, whatever micro-batch
+    the map chooses."""
+    path = shared(GRANITE.with_stem(GRANITE.stem + "_op23"))
+    report = compiled(path, mapping={"precision": precision, "cards": cards}).report
+    assert (report["cards"], report["mini_batch"], report["micro_batches"]) == expected
+    core = max(stage["core_bytes"] for stage in report["stages"])
+    assert report["sram_peak_bytes"] == pytest.approx(core, rel=2e-3)
 
 
 def test_the_target_follows_the_chip() -> None:

@@ -25,9 +25,11 @@ from elk_ir.northpole.network import Decoder, Network, parse_precision
 from elk_ir.northpole.pipeline import simulate
 from elk_ir.northpole.timing import Assumptions, Rates
 from elk_ir.numerics.tensors import TensorSpec
+from elk_ir.passes.northpole_place import map_of
 from elk_ir.passes.northpole_verify_program import stages_of
 from elk_ir.targets.northpole.cores import buffered
 from elk_ir.targets.northpole.host import generate
+from elk_ir.targets.northpole.memory import copies_of
 from elk_ir.targets.northpole.runtime import Appliance
 from elk_ir.targets.northpole.stage_map import NorthpoleMapTarget
 
@@ -353,6 +355,17 @@ def test_cores_hold_what_stays_and_what_works() -> None:
         program.properties["users"] = IntegerAttr(100_000, i64)
 
     assert "too many" in broken(crowd)
+
+
+def test_caches_are_those_of_the_users() -> None:
+    """However the map groups them into micro-batches, and whatever the graph's batch is."""
+    program = map_of(parse(_mapped()))
+    assert (program.users.value.data, program.batch.value.data) == (4, 2)
+    assert copies_of(program) == 2
+    program.properties["micro_batches"] = IntegerAttr(4, i64)
+    assert copies_of(program) == 2
+    program.properties["users"] = IntegerAttr(1, i64)
+    assert copies_of(program) == 1
 
 
 def test_a_program_that_does_not_hold_together() -> None:

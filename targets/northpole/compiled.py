@@ -25,10 +25,11 @@ from elk_ir.northpole.report import (
 )
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
+from elk_ir.passes.northpole_place import map_of
 from elk_ir.passes.northpole_verify_program import stages_of
 from elk_ir.program import Program
 from elk_ir.report_json import spec_json, state_table, tokens_per_run
-from elk_ir.targets.northpole.memory import blocks_of, core_bytes, held_by, tensors_of
+from elk_ir.targets.northpole.memory import blocks_of, copies_of, core_bytes, held_by, tensors_of
 from elk_ir.targets.northpole.read import mapping_of
 
 if TYPE_CHECKING:
@@ -117,11 +118,11 @@ def placed_core_bytes(target: ModuleOp, chip: Chip) -> int:
     """Bytes that stay on the fullest core of the program, weights and caches of all users."""
     blocks = blocks_of(target)
     kinds = {name: op.kind.data for name, op in tensors_of(target).items()}
-    mapping = mapping_of(target)
+    mapping, copies = mapping_of(target), copies_of(map_of(target))
     fullest = 0.0
     for stage in stages_of(target):
         held = held_by(stage, blocks, kinds, mapping.precision)
-        fixed, states = core_bytes(stage, held, chip.cores_per_chip, mapping.micro_batches)
+        fixed, states = core_bytes(stage, held, chip.cores_per_chip, copies)
         fullest = max(fullest, float((fixed + states).max()))
     return int(fullest)
 

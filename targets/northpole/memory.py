@@ -116,10 +116,16 @@ def elements(layout: Layout) -> np.ndarray:
     return sizes.reshape(layout.cores, -1).sum(axis=1)
 
 
+def copies_of(program: northpole.ProgramOp) -> float:
+    """How often the caches of a program are there: its users over those of the graph, which need
+    not be a micro-batch of the map; at least one pass of the graph is."""
+    return max(1.0, program.users.value.data / program.batch.value.data)
+
+
 def core_bytes(
-    stage: northpole.StageOp, held: Iterator[Held], cores: int, micro_batches: int
+    stage: northpole.StageOp, held: Iterator[Held], cores: int, copies: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of weights and constants, and of the states of all micro-batches, on each core: two
+    """Bytes of weights and constants, and of the states of all users (`copies`), on each core: two
     arrays (cards of the stage, cores)."""
     ways = len(stage.cards)
     fixed, states = np.zeros((ways, cores)), np.zeros((ways, cores))
@@ -127,7 +133,7 @@ def core_bytes(
         card, core = where(each.sharding, ways, each.divided)
         size = np.ceil(elements(each.layout) * each.bits / 8)
         state = each.kind is HbmKind.STATE
-        target, times = (states, micro_batches) if state else (fixed, 1)
+        target, times = (states, copies) if state else (fixed, 1)
         if each.divided is None:
             target[:, core] += size * times
         else:
