@@ -23,6 +23,7 @@ from elk_ir.dialects.te import (
     MapOp,
     QuantizeOp,
     ReduceOp,
+    UpdateOp,
     WeightAttr,
 )
 from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
@@ -36,7 +37,7 @@ from elk_ir.numerics.scalars import BodyBuilder
 from elk_ir.passes.te_affine import drop_dims, substitute_map
 from elk_ir.passes.te_bodies import BodyGraph
 from elk_ir.passes.te_canonicalize import erase_dead_code
-from elk_ir.passes.te_quant_scale import scale_attention
+from elk_ir.passes.te_quant_scale import read_widened, scale_attention
 from elk_ir.passes.te_quant_sites import Kind, Product, Site, find_products
 from elk_ir.passes.te_quant_support import (
     Factor,
@@ -90,12 +91,13 @@ class Rewriter:
         self._integers: dict[tuple[object, ...], tuple[SSAValue, Step]] = {}
         self._step_tensors: dict[tuple[float, ...], str] = {}
         self._widened: list[tuple[AttentionOp, int, Step]] = []
+        self._numbers: set[Operation] = set()
 
     def run(self) -> None:
         """Rewrite everything, then let producers quantise their own results."""
-        for op, sites in self.sites.items():
-            if isinstance(op, AppendOp):
-                self.state(op, sites[0])
+        for site in [s for sites in self.sites.values() for s in sites]:
+            if site.state is not None:
+                self.state(site.state, site)
         for op in list(self.module.walk()):
             if not isinstance(op, StructuredOp):
                 continue
@@ -108,6 +110,9 @@ class Rewriter:
                 assert isinstance(now, ContractOp)
                 self.product(now, product, {s.operand: s for s in self.sites.get(op, ())})
         scale_attention(self._widened)
+        for op in list(self.module.walk()):
+            if isinstance(op, DequantizeOp) and op in self._numbers:
+                read_widened(op)
         for op in list(self.module.walk()):
             if isinstance(op, QuantizeOp) and (made := absorbed(op)) is not None:
                 producer = owner(op.ins[0])
@@ -289,9 +294,8 @@ class Rewriter:
 
     # ------------------------------------------------------------------ state
 
-    def state(self, op: AppendOp, site: Site) -> None:
+    def state(self, symbol: str, site: Site) -> None:
         """A cache of integers: its entries are quantised, the host converts at the edge."""
-        symbol = op.state.root_reference.data
         state, steps = self.table[symbol], self.steps[site]
         self.state_steps[symbol] = steps
         shape, outside = shape_dtype(state.type)
@@ -306,6 +310,10 @@ class Rewriter:
                 new = AppendOp(made.outs[0], symbol, result, each.layer)
                 new.location = each.location
                 self.retyped(each, new, step, outside)
+            elif isinstance(each, UpdateOp) and each.state.root_reference.data == symbol:
+                made = QuantizeOp.of(each.entries, self.step(steps, each, symbol), site.dtype)
+                self.insert(made, each, f"{each.entries.name_hint or 'x'}_{site.dtype}")
+                each.operands[list(each.operands).index(each.entries)] = made.outs[0]
             elif isinstance(each, LoadOp) and symbol_of(each) == symbol:
                 result = tensor_type(shape_of(each.result), site.dtype)
                 new = LoadOp(symbol, result, each.layer)
@@ -327,6 +335,7 @@ class Rewriter:
         if others:
             number = DequantizeOp.of(new.result, step, dtype)
             self.insert(number, old, f"{old.result.name_hint or 'x'}_number")
+            self._numbers.add(number)
             for use in others:
                 use.operation.operands[use.index] = number.outs[0]
         old.result.replace_all_uses_with(new.result)

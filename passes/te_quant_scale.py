@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import FloatAttr, TensorType
 from xdsl.ir import SSAValue
 
-from elk_ir.dialects.te import AttentionOp, ContractOp, MapOp
+from elk_ir.dialects.te import AttentionOp, ContractOp, DequantizeOp, MapOp
 from elk_ir.dialects.te.interface import dims_of, domain_attr, identity_map
 from elk_ir.dialects.te.quantization import Step
 from elk_ir.numerics.body import is_float
@@ -75,6 +75,39 @@ def _scale_result(op: AttentionOp, step: Step) -> None:
         assert user.parent is not None
         user.parent.insert_op_before(made, user)
         user.operands[use.index] = made.outs[0]
+
+
+def read_widened(op: DequantizeOp) -> None:
+    """Let the maps that read the numbers of a narrow tensor read the tensor itself, and make
+    numbers of it element by element."""
+    for use in list(op.outs[0].uses):
+        user = use.operation
+        if not isinstance(user, MapOp) or list(user.ins).count(op.outs[0]) != 1:
+            continue
+        own = user.domain.data
+        graph = BodyGraph()
+        args = [graph.input(i, dtype_of_value(v)) for i, v in enumerate(user.ins)]
+        args[use.index] = graph.input(use.index, dtype_of_value(op.ins[0]))
+        steps = [graph.input(len(args), dtype_of_value(v)) for v in op.ins[1:]]
+        types = [dtype_of_value(v) for v in op.ins]
+        body = op.scalar_body(types, dtype_of_value(op.outs[0]))
+        (args[use.index],) = graph.inline(body, [args[use.index], *steps])
+        made, _ = graph.build(graph.inline(user.body.data, args), range(len(args) + len(steps)))
+        ins, maps = list(user.ins), list(own.operands)
+        ins[use.index] = op.ins[0]
+        if steps:
+            if any(axis.terms for axis in op.domain.data.operands[1]):
+                continue  # a step for each channel: not one number
+            ins.append(op.ins[1])
+            maps.append(op.domain.data.operands[1])
+        new = MapOp.of(
+            ins,
+            made,
+            [r.type for r in user.results],
+            domain_attr(own.dims, maps, list(own.results)),
+        )
+        new.location = user.location
+        replace_op(user, new)
 
 
 def _two_factors(op: ContractOp) -> bool:

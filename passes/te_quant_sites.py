@@ -18,6 +18,7 @@ from elk_ir.dialects.te import (
     MapOp,
     RepeatOp,
     SoftmaxOp,
+    UpdateOp,
 )
 from elk_ir.dialects.te.attrs import Domain, DomainAttr
 from elk_ir.dialects.te.interface import StructuredOp, dims_of, domain_attr, identity_map
@@ -56,7 +57,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True, eq=False)
 class Site:
     """Operand `operand` of `op` is to be quantised to `dtype`, in each of `layers` iterations of
-    the loop around it. `value` is the tensor; for a state it is what the append yields.
+    the loop around it. `value` is the tensor; for the state called `state` it is what the append
+    yields, or a static cache with its new rows.
 
     fitted: its steps come from calibration inputs."""
 
@@ -67,6 +69,7 @@ class Site:
     value: SSAValue
     layers: int
     fitted: bool
+    state: str | None = None
 
     @property
     def part(self) -> tuple[slice, ...]:
@@ -278,12 +281,14 @@ def find_sites(module: ModuleOp, scheme: Scheme) -> list[Site]:
         product = products.get(op)
         if product is not None and product.bits.other != 16:
             sites += _factor_sites(op, product, states, fitted)
-        if scheme.stored_kv is not None and isinstance(op, AppendOp):
-            name = op.state.root_reference.data
-            if name not in states and is_float(dtype_of_value(op.entries)):
+        if scheme.stored_kv is not None and isinstance(op, AppendOp | UpdateOp):
+            name, seen = op.state.root_reference.data, cache_seen(op)
+            if name not in states and is_float(dtype_of_value(op.entries)) and seen is not None:
                 states.add(name)
-                kind = (Kind.STATE, scheme.stored_kv, op.result, layers_of(op), True)
-                sites.append(Site(op, 0, *kind))
+                kind = (Kind.STATE, scheme.stored_kv, seen, layers_of(op), True)
+                maker = owner(seen)
+                assert maker is not None
+                sites.append(Site(maker, 0, *kind, state=name))
         if scheme.silu_bits != 16 and isinstance(op, MapOp | ContractOp):
             i = function_argument(op)
             if i is None or i < 0:
@@ -291,6 +296,23 @@ def find_sites(module: ModuleOp, scheme: Scheme) -> list[Site]:
             dtype = integer_type(scheme.silu_bits)
             sites.append(Site(op, i, Kind.FUNCTION, dtype, op.ins[i], layers_of(op), fitted))
     return sites
+
+
+def cache_seen(op: AppendOp | UpdateOp) -> SSAValue | None:
+    """The tensor that holds the old entries of a cache and the new ones. Of a static cache that is
+    what an operation makes of the old one; None where nothing does."""
+    if isinstance(op, AppendOp):
+        return op.result
+    block = op.parent
+    assert block is not None
+    for load in block.ops:
+        if not isinstance(load, LoadOp) or symbol_of(load) != op.state.root_reference.data:
+            continue
+        for use in load.result.uses:
+            for result in use.operation.results:
+                if result.type == load.result.type:
+                    return result
+    return None
 
 
 def _factor_sites(op: Operation, product: Product, states: set[str], fitted: bool) -> list[Site]:
@@ -304,7 +326,8 @@ def _factor_sites(op: Operation, product: Product, states: set[str], fitted: boo
             if name not in states:
                 states.add(name)
                 dtype, layers = integer_type(bits), layers_of(append)
-                sites.append(Site(append, 0, Kind.STATE, dtype, append.result, layers, True))
+                kind = (Kind.STATE, dtype, append.result, layers, True)
+                sites.append(Site(append, 0, *kind, state=name))
         elif what in ("activation", "probability"):
             dtype = integer_type(bits, signed=what != "probability")
             sites.append(Site(op, i, Kind.ACTIVATION, dtype, value, layers_of(op), fitted))

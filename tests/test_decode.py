@@ -18,7 +18,7 @@ from elk_ir.targets.ipu.interpreter import Interpreter
 from elk_ir.targets.ipu.machine import TrapError
 
 TINY = Path(__file__).parent.parent.parent / "shared" / "models" / "tiny"
-STATIC = TINY / "statickv_scatter_dynamo.onnx"
+STATIC = Path(__file__).parent / "models" / "statickv_scatter_dynamo.onnx"
 BUNDLED = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
 
 FAST = ["llama2_decode_dyn_legacy", "statickv_scatter_dynamo"]
@@ -99,8 +99,6 @@ def test_tokens_equal_onnxruntime_everywhere(name: str) -> None:
 def test_rows_of_static_caches_reach_hbm() -> None:
     """A step writes the logits and one row of each cache, not the caches; the report says so, and
     what the caller gave is untouched."""
-    if not STATIC.exists():
-        pytest.skip("needs ../shared/models/tiny")
     inputs = read_npz(STATIC.with_suffix(".npz"), "in/")
     kept = {k: v.copy() for k, v in inputs.items()}
     decoder = compile_decoder(STATIC, chip="test-16", inputs=inputs, steps=2, policy="basic")
@@ -118,8 +116,6 @@ def test_rows_of_static_caches_reach_hbm() -> None:
 
 def test_a_full_static_cache_stops_decoding() -> None:
     """The last row is written by the first step: the second has none."""
-    if not STATIC.exists():
-        pytest.skip("needs ../shared/models/tiny")
     inputs = read_npz(STATIC.with_suffix(".npz"), "in/")
     inputs["cache_position"][:] = 31
     decoder = compile_decoder(STATIC, chip="test-16", inputs=inputs, steps=2, policy="basic")
@@ -130,8 +126,6 @@ def test_a_full_static_cache_stops_decoding() -> None:
 
 def test_a_static_cache_takes_no_capacity() -> None:
     """--kv-capacity is of caches that grow."""
-    if not STATIC.exists():
-        pytest.skip("needs ../shared/models/tiny")
     inputs = read_npz(STATIC.with_suffix(".npz"), "in/")
     decoder = compile_decoder(
         STATIC, chip="test-16", inputs=inputs, steps=1, policy="basic", kv_capacity=64

@@ -107,6 +107,25 @@ def test_emitted_cpp(scheme: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got[name], value, atol=1e-5 * np.abs(value).max())
 
 
+@pytest.mark.parametrize("scheme", ["w8a16kv8", pytest.param("wf8a16kvf8", marks=pytest.mark.slow)])
+def test_static_caches(scheme: str) -> None:
+    """A narrow static cache is widened by what puts the new row into it; a step stores its row."""
+    model = MODELS / "statickv_scatter_dynamo.onnx"
+    given = read_npz(model.with_suffix(".npz"), "in/")
+    want = read_npz(model.with_suffix(".npz"), "out/")
+    program = compile_model(
+        model,
+        chip="test-16",
+        policy="basic",
+        quantize=Quantization(scheme, given),
+        simulate=False,
+    )
+    assert [s["written_bytes"] for s in program.report["states"]] == [2 * 2 * 16] * 2
+    got = program.run(given)
+    for name, value in want.items():
+        assert loss(got[name], value) < ERRORS[scheme]
+
+
 ATTENTION = """
 te.global state @k stack 2 : tensor<1x2x4xf32>
     {axis = 1 : i64, length = 1 : i64, inputs = ["k0", "k1"], outputs = ["l0", "l1"]}

@@ -23,9 +23,7 @@ from elk_ir.targets.ipu.device_program import device_program
 from elk_ir.targets.ipu.machine import TrapError
 from elk_ir.targets.ipu.poplar_cpp import emit_cpp
 
-STATIC = (
-    Path(__file__).parent.parent.parent / "shared" / "models" / "tiny" / "statickv_scatter_dynamo"
-)
+STATIC = Path(__file__).parent / "models" / "statickv_scatter_dynamo"
 
 LAYERS = """
 te.global state @c stack 2 : tensor<2x6x4xf32>
@@ -155,8 +153,6 @@ def test_a_cache_that_where_updates(tmp_path: Path) -> None:
     """The static graph with `Where(numbers == position, new, old)` in the place of its scatters:
     tokens and logits equal onnxruntime's, and a step writes one row of each cache."""
     onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    if not STATIC.with_suffix(".onnx").exists():
-        pytest.skip("needs ../shared/models/tiny")
     model = onnx.load(STATIC.with_suffix(".onnx"))
     numbers = onnx.numpy_helper.from_array(np.arange(32).reshape(1, 1, 32, 1), "rows.numbers")
     model.graph.initializer.append(numbers)
