@@ -1,6 +1,6 @@
 """Compile every full-size graph for `ipu-pod4-hbm`, weights absent: time, memory, what comes out.
 
-    python benchmarks/full_size.py [--models DIR] [NAME ...]
+    python benchmarks/full_size.py [--models DIR] [--jobs N] [NAME ...]
 
 Graphs with symbolic dimensions are bound to batch 32 and a KV length of 2,048. Each is compiled in
 a process of its own; CPU seconds and memory are its report's.
@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models" / "full")
     parser.add_argument("--chip", default="ipu-pod4-hbm")
     parser.add_argument("--policy")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     models = sorted(args.models.glob("*.onnx"))
@@ -49,8 +52,14 @@ def main() -> None:
         print(f"no models in {args.models.name}: nothing to compile")
         return
     print(f"{'model':52} {'CPU s':>6} {'MB':>6} {'ms':>8} {'bound':>8} {'HBM':>6} {'SRAM':>7}")
-    for model in models:
-        report = compile_one(model, args.chip, args.policy)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        reports = pool.map(lambda model: compile_one(model, args.chip, args.policy), models)
+        print_rows(models, reports)
+
+
+def print_rows(models: Iterable[Path], reports: Iterable[dict[str, object] | str]) -> None:
+    """A line a model, as they finish, in order."""
+    for model, report in zip(models, reports, strict=True):
         if isinstance(report, str):
             print(f"{model.stem:52} {report}", flush=True)
             continue
