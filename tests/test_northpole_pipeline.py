@@ -69,7 +69,7 @@ def test_time_is_never_below_the_rooflines(paper: Mapping) -> None:
     assert run.product_utilization < 1
 
 
-@pytest.mark.parametrize("precision", ["w4a4", "w4a8"])
+@pytest.mark.parametrize("precision", [pytest.param("w4a4", marks=pytest.mark.slow), "w4a8"])
 def test_held_out_8b(fitted: Chip, precision: str) -> None:
     assert abs(held_out(fitted, precision).error) < 0.25
 

@@ -51,6 +51,7 @@ def test_eight_billion_parameters_need_more_cards() -> None:
     assert [len(s.cards) for s in mapping.stages] == [1] * 36 + [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["llama2_decode_static_dynamo", "gemma2_decode_static_dynamo_op23"]
 )
