@@ -2,7 +2,7 @@
 
     python benchmarks/northpole_report.py [--gpus FILE.toml]
 
-Pure arithmetic and a small simulation; about 10 s of CPU. `--gpus` adds your own points of GPUs to
+Pure arithmetic and a small simulation; a few seconds of CPU. `--gpus` adds your own points of GPUs to
 those that are published (docs/targets/northpole.md).
 """
 
