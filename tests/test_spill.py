@@ -6,11 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import VERIFIED, assert_close, load_dense, parse, run, run_passes
+from helpers import (
+    VERIFIED,
+    assert_close,
+    check_both_landings,
+    load_dense,
+    parse,
+    run,
+    run_passes,
+)
 from xdsl.dialects.builtin import IntegerAttr
 
 import elk_ir
 from elk_ir.chips import Chip, load_chip
+from elk_ir.dialects.chip import ChipAttr
 from elk_ir.errors import ElkError
 from elk_ir.schedule.spill import Resident, choose_spills, resident_bytes
 
@@ -151,6 +160,49 @@ def test_scores_in_chunks_are_the_same_numbers(chunks: int) -> None:
     got = run(module, {"q": q, "k": k}, load_dense).outputs
     assert_close(got["y"], -(d @ q), 1e-5)
     assert_close(got["z"], d.swapaxes(1, 2) @ k.swapaxes(1, 2), 1e-5)
+
+
+CHAIN = """
+func.func @main(%x: tensor<64x256xf32> {onnx.name = "x"})
+    -> (tensor<64x256xf32> {onnx.name = "y"}) {
+  %early = te.map(%x) <(i = 64, j = 256), [(i, j)] -> [(i, j)]>
+    {body = #te.body<(x0) {t0 = exp(x0)} -> (t0)>}
+    : (tensor<64x256xf32>) -> tensor<64x256xf32> loc("early")
+  %a = te.map(%early) <(i = 64, j = 256), [(i, j)] -> [(i, j)]>
+    {body = #te.body<(x0) {t0 = neg(x0)} -> (t0)>}
+    : (tensor<64x256xf32>) -> tensor<64x256xf32> loc("a")
+  %b = te.map(%a) <(i = 64, j = 256), [(i, j)] -> [(i, j)]>
+    {body = #te.body<(x0) {t0 = tanh(x0)} -> (t0)>}
+    : (tensor<64x256xf32>) -> tensor<64x256xf32> loc("b")
+  %c = te.map(%b) <(i = 64, j = 256), [(i, j)] -> [(i, j)]>
+    {body = #te.body<(x0) {t0 = neg(x0)} -> (t0)>}
+    : (tensor<64x256xf32>) -> tensor<64x256xf32> loc("c")
+  %s = te.reduce(%c) <(i = 64, j = 256 reduce), [(i, j)] -> [(i, 0)]>
+    {combiner = #te<combiner sum>}
+    : (tensor<64x256xf32>) -> tensor<64x1xf32> loc("s")
+  %y = te.map(%early, %s) <(i = 64, j = 256), [(i, j), (i, 0)] -> [(i, j)]>
+    {body = #te.body<(x0, x1) {t0 = add(x0, x1)} -> (t0)>}
+    : (tensor<64x256xf32>, tensor<64x1xf32>) -> tensor<64x256xf32> loc("y")
+  func.return %y : tensor<64x256xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("usable_bytes", "spills"), [(24_000, False), (13_000, True)])
+def test_what_does_not_fit_is_spilled_by_the_scheduler(usable_bytes: int, spills: bool) -> None:
+    """4 KiB a core for every tensor: an operator reads one from where it lies, with a copy, and makes
+    another; `early` lies there meanwhile unless it is spilled."""
+    base = load_chip("test-16")
+    sram = usable_bytes + base.reserved_per_core_bytes
+    module = run_passes(parse(CHAIN), "convert-te-to-icca{chip=test-16}")
+    chip = base.with_fields({"sram_per_core_bytes": sram})
+    module.attributes["icca.chip"] = ChipAttr.from_chip(chip)
+    run_passes(module, f"icca-schedule{{policy=basic}},{VERIFIED}")
+    assert ("icca.spilled_bytes" in module.attributes) is spills
+    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    early = np.exp(x)
+    expected = early - np.tanh(-early).sum(axis=1, keepdims=True)
+    check_both_landings(module, {"x": x}, {"y": expected})
 
 
 def test_what_spilling_cannot_help_is_refused_as_it_was() -> None:
