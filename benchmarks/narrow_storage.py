@@ -1,12 +1,13 @@
 """Weights and KV caches stored as int8 or fp8 and widened on the cores: their error and their gain.
 
     python benchmarks/narrow_storage.py [--tiny MODEL.onnx] [--full MODEL.onnx] [--policy P]
-        [--schemes w8a16,…] [--chip CHIP] [--json]
+        [--schemes w8a16,…] [--chip CHIP] [--hbm-tb-per-s 16,4] [--json]
 
 A small decoder with weights is run on the virtual machine, calibrated on its own inputs, and its
 outputs are compared with those of the framework that exported it (the .npz beside it). A full-size
 decoder without weights is compiled and simulated (`unit` calibration): bytes and times are those
-of a trained model, numbers are not. Prints a row for each storage, or one JSON object.
+of a trained model, numbers are not; on its chip, and with other bandwidths of HBM. Prints a row for
+each storage, or one JSON object.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elk_ir.chips import Chip, load_chip
 from elk_ir.compiler import compile_model
 from elk_ir.errors import ElkError
 from elk_ir.numerics.tensors import read_npz
@@ -39,6 +41,7 @@ class Row:
     relative to their root mean square; None where the model has no weights."""
 
     model: str
+    hbm_bytes_per_s: float
     weights: str
     caches: str
     max_abs_error: float | None
@@ -57,7 +60,7 @@ def storage(scheme: str) -> tuple[str, str]:
     return names.get(weights, weights), names.get(caches, "fp16")
 
 
-def measure(model: Path, scheme: str, chip: str, policy: str) -> Row:
+def measure(model: Path, scheme: str, chip: Chip, policy: str) -> Row:
     """Compile and simulate a model with one storage; run it if its expected outputs are there."""
     data = model.with_suffix(".npz")
     inputs = read_npz(data, "in/") if data.exists() else None
@@ -72,7 +75,8 @@ def measure(model: Path, scheme: str, chip: str, policy: str) -> Row:
         relative = float(np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)))
     report = program.report
     bytes_ = report["hbm_bytes"], report["hbm_footprint_bytes"]
-    return Row(model.stem, *storage(scheme), error, relative, *bytes_, report["time_s"])
+    about = (model.stem, chip.hbm_bytes_per_s, *storage(scheme))
+    return Row(*about, error, relative, *bytes_, report["time_s"])
 
 
 def text(row: Row, first: Row) -> str:
@@ -93,15 +97,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="an empty one is the model's")
     parser.add_argument("--policy", default="elk-dyn")
     parser.add_argument("--chip", default="ipu-pod4-hbm", help="the machine of the full-size model")
+    parser.add_argument(
+        "--hbm-tb-per-s", default="16,4", help="bandwidths of that machine's HBM, in TB/s"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     rows: list[Row] = []
-    for model, chip in ((args.tiny, "test-64"), (args.full, args.chip)):
+    full = load_chip(args.chip)
+    cases = [(args.tiny, load_chip("test-64"))]
+    for n in args.hbm_tb_per_s.split(","):
+        rate = {"hbm.bandwidth_bytes_per_s": float(n) * 1e12}
+        cases.append((args.full, full.with_fields(rate)))
+    for model, chip in cases:
         if not model.exists():
             print(f"{model}: no such file, left out", file=sys.stderr)
             continue
         if not args.json:
-            print(f"\n{model.stem} on {chip}, policy {args.policy}\n")
+            rate = f"{chip.hbm_bytes_per_s / 1e12:g} TB/s of HBM"
+            print(f"\n{model.stem} on {chip.name}, {rate}, policy {args.policy}\n")
             print("| weights | caches | largest error (rms) | moved in a step | held | ms a step |")
             print("|---|---|---|---|---|---|")
         first: Row | None = None
