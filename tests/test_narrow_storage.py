@@ -11,14 +11,17 @@ from cpp_program import BuiltProgram, needs_compiler
 from helpers import parse, run_passes
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 
+from elk_ir.chips import load_chip
 from elk_ir.compiler import compile_model
+from elk_ir.cost.device import device_model
 from elk_ir.dialects.element_types import array_from_dense
 from elk_ir.dialects.ipu import RemoteOp
-from elk_ir.dialects.te import AttentionOp, GlobalOp
+from elk_ir.dialects.te import AttentionOp, ContractOp, GlobalOp
 from elk_ir.dialects.weight import WeightAttr
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.te_eval import evaluate_te
 from elk_ir.numerics.tensors import read_npz
+from elk_ir.plan.domain import Operator
 from elk_ir.program import Program
 from elk_ir.quant.integers import FLOAT8, dequantize_array, quantize_array
 from elk_ir.quant.steps import channel_steps, quantize_channels
@@ -243,3 +246,26 @@ def test_eight_bit_floats_in_cpp(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.frombuffer(out[:1024], np.float32), codes)
     got = np.frombuffer(out[1024:], np.uint8).view(dtype_of(F8)).astype(np.float32)
     np.testing.assert_array_equal(got, x.astype(dtype_of(F8)).astype(np.float32))
+
+
+PRODUCT = """
+func.func @main(%x: tensor<32x64xf16>, %w: tensor<64x16xKIND>) -> tensor<32x16xf16> {
+  %y = te.contract(%x, %w) <(m = 32, n = 16, k = 64 reduce), [(m, k), (k, n)] -> [(m, n)]>
+    : (tensor<32x64xf16>, tensor<64x16xKIND>) -> tensor<32x16xf16>
+  func.return %y : tensor<32x16xf16>
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["i8", "f8E4M3FN"])
+def test_widening_costs_half_a_cycle_an_element(kind: str) -> None:
+    """Of the narrow factor, on top of the same product of fp16; sums are in float32 in both."""
+
+    def operator(kind: str) -> Operator:
+        module = parse(PRODUCT.replace("KIND", kind))
+        return next(op for op in module.walk() if isinstance(op, ContractOp)).operator()
+
+    cost, tile = device_model(load_chip("test-64")), np.asarray([[32, 16, 64]])
+    wide, narrow = (cost.tile_cycles(operator(k), tile)[0] for k in ("f16", kind))
+    assert narrow - wide == pytest.approx(0.5 * 64 * 16)
+    assert [s.dtype for s in operator(kind).stats] == ["float32"]
