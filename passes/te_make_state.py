@@ -324,12 +324,16 @@ def _update_rows(
     if update.scatter is None or update.count != 1:
         block.insert_op_after(new, at)
         return
-    name = fresh_symbol(f"{symbol}.rows", globals_of(module))
     kind = dtype_of_value(rows)
     numbers = dense_from_array(np.arange(shape[update.axis], dtype=dtype_of(kind)))
     type_ = tensor_type((shape[update.axis],), kind)
-    weight = GlobalKindAttr(GlobalKind.WEIGHT)
-    add_global(module, new_global(name, kind=weight, type=type_, value=numbers))
+    table = globals_of(module)
+    # All layers share the numbers of their rows, so that they can be rolled.
+    name = next((n for n, op in table.items() if op.value == numbers and op.type == type_), None)
+    if name is None:
+        name = fresh_symbol(f"{symbol}.rows", table)
+        weight = GlobalKindAttr(GlobalKind.WEIGHT)
+        add_global(module, new_global(name, kind=weight, type=type_, value=numbers))
     count = LoadOp(name, type_)
     replaced = replaced_row(load.result, update, count.result)
     back = MapOp.move(
