@@ -406,11 +406,14 @@ def pipeline(
     wanted = {
         "time_budget_s": time_budget_s,
         "objective": objective,
-        "chunks": attention_chunks,
         "static": None if backend.updates_rows else False,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
-    return tuple(_with_options(each, given) for each in passes)
+    chunks = {} if attention_chunks is None else {"chunks": attention_chunks}
+    return tuple(
+        _with_options(each, chunks if each.name == "te-chunk-attention" else given)
+        for each in passes
+    )
 
 
 def _with_options(each: ModulePass, given: Mapping[str, object]) -> ModulePass:
