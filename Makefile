@@ -50,6 +50,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/performance.py
 
+# Random models on random chips; failing cases go to fuzz-failures/.
+FUZZ_SECONDS ?= 600
+SEED ?= 1
+fuzz: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from zipfile import BadZipFile
+from tokenize import TokenError
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 
@@ -14,6 +17,12 @@ from elk_ir.numerics.body import dtype_of, is_float
 from elk_ir.output import replacing
 
 _PREFIXES = ("in/", "out/")
+
+_AIR_BYTES, _AIR = 1 << 30, 500
+"""Archives that unpack to more than this, and to that many times their size, are refused."""
+
+_DAMAGED = (BadZipFile, NotImplementedError, SyntaxError, TokenError, TypeError, zlib.error)
+"""What damaged archives, and headers that are no Python literals, make zipfile and numpy raise."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ def read_npz(path: Path | str, prefix: str) -> dict[str, np.ndarray]:
     prefix. Raises ElkError when the file cannot be read or holds pickled objects.
     """
     try:
+        _check_archive(path)
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ElkError("this is a single array, not an .npz file", where=str(path))
@@ -44,12 +54,41 @@ def read_npz(path: Path | str, prefix: str) -> dict[str, np.ndarray]:
         raise ElkError("no such file", where=str(path)) from None
     except OSError as error:
         raise ElkError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    except (BadZipFile, ValueError, EOFError, KeyError):
+    except (*_DAMAGED, ValueError, EOFError, KeyError, RuntimeError):
         # numpy takes anything that is no archive for pickled objects.
         raise ElkError("not an .npz file, or a damaged one", where=str(path)) from None
     if any(name.startswith(prefix) for name in arrays):
         return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
     return {n: a for n, a in arrays.items() if not n.startswith(_PREFIXES)}
+
+
+def _check_archive(path: Path | str) -> None:
+    """Raises ValueError (or what zipfile raises) for an archive whose members are no arrays, or do
+    not have the bytes that their headers speak of, and ElkError for one that is mostly air."""
+    if not is_zipfile(path):
+        return
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        total = sum(m.file_size for m in members)
+        if total > _AIR_BYTES and total > _AIR * sum(m.compress_size for m in members):
+            raise ElkError(
+                f"its arrays take {total:,} bytes, {_AIR} times those of the file or more",
+                where=str(path),
+                hint="if they are wanted, store them without compression (numpy.savez)",
+            )
+        for member in members:
+            with archive.open(member) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = (
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = read(stream)
+                if dtype.hasobject or min(shape, default=0) < 0:
+                    raise ValueError("no array of numbers")
+                if stream.tell() + prod(shape) * dtype.itemsize != member.file_size:
+                    raise ValueError("bytes are missing, or too many")
 
 
 def write_npz(path: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
