@@ -59,7 +59,10 @@ def find_update(
 ) -> RowUpdate | None:
     """The update by which `value` is `argument` with some rows replaced, if it is that: of the
     argument's type, and nothing else reads the argument."""
-    if value.type != argument.type or not argument.has_one_use():
+    type_ = argument.type
+    if not isinstance(type_, TensorType) or not type_.has_static_shape():
+        return None  # convert-te-to-icca refuses it, with a message
+    if value.type != type_ or not argument.has_one_use():
         return None
     rank = len(shape_of(argument))
     here = Expansion(Domain(dims_of(shape_of(argument)), (), (identity_map(rank),)))

@@ -323,7 +323,7 @@ def test_weights_of_the_host_are_read_from_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(elk_ir.load(folder).run({"x": x})["y"], table[[3, 9, 255]])
     (tmp_path / "lookup.bin").unlink()
     with pytest.raises(ElkError, match=r"no file 'lookup\.bin'"):
-        program.run({"x": x})
+        elk_ir.load(folder).run({"x": x})
     assert program.run({"x": x}, random_weights=0)["y"].shape == (3, 8)
 
 
