@@ -79,6 +79,28 @@ def attention(b: int, s: int, kv: int, e: int) -> Operator:
     )
 
 
+def merged_attention(b: int, g: int, kv: int, e: int) -> Operator:
+    """Attention of g heads that share keys, its heads merged with their values in the result."""
+    low = float("-inf")
+    return Operator(
+        "attention",
+        (Dim("b", b), Dim("g", g), Dim("kv", kv, R), Dim("e", e, L), Dim("d", e, L)),
+        (
+            Access((b, g, e), "float16", axes(0, 1, 4)),
+            Access((b, kv, e), "float16", axes(0, 2, 4)),
+            Access((b, kv, e), "float16", axes(0, 2, 3)),
+        ),
+        (Access((b, g * e), "float16", (AxisExpr(((0, 1),)), AxisExpr(((1, e), (3, 1))))),),
+        (
+            Stat("max", (0, 1), "float32", low),
+            Stat("sum", (0, 1), "float32", 0.0),
+            Stat("out", (0, 1, 3), "float32", 0.0),
+        ),
+        (("scale", 1.0),),
+        4.0,
+    )
+
+
 def rms_norm(m: int, k: int) -> Operator:
     stats = (Stat("squares", (0,), "float32", 0.0),)
     return Operator(
@@ -277,6 +299,7 @@ CASES = {
     "product-vector": (contract(1, 90, 160), (RESIDENT, HBM), 8),
     "product-square": (contract(64, 64, 64), (RESIDENT, RESIDENT), 8),
     "attention": (attention(2, 6, 20, 16), (RESIDENT, HBM, HBM), 3),
+    "attention-merged": (merged_attention(2, 3, 20, 4), (RESIDENT, RESIDENT, RESIDENT), 8),
     "norm": (rms_norm(3, 100), (RESIDENT, HBM), 8),
     "map": (added(50, 60), (RESIDENT, HBM), 8),
     "convolution": (convolution(16, 12, 20, 3), (RESIDENT, HBM), 6),
@@ -333,6 +356,7 @@ LARGE = {
     "primes": (contract(17, 53, 97), (HBM, HBM)),
     "bias": (contract(16, 96, 64, bias=True), (RESIDENT, HBM, HBM)),
     "attention": (attention(4, 16, 64, 32), (RESIDENT, HBM, HBM)),
+    "attention-merged": (merged_attention(4, 6, 64, 32), (RESIDENT, HBM, HBM)),
     "convolution": (convolution(16, 24, 30, 3), (RESIDENT, HBM)),
     "norm": (rms_norm(7, 500), (RESIDENT, HBM)),
 }

@@ -141,11 +141,13 @@ class Geometry:
         """x_v."""
         return prod(x for (u, _), x in self.batch.execute.items() if u == v)
 
-    def image(self, axis_terms: tuple[tuple[int, int], ...]) -> Column:
-        """Points of a composite axis under the whole tile."""
+    def image(self, axis_terms: tuple[tuple[int, int], ...], phase: Phase) -> Column:
+        """Points of a composite axis under the whole tile; of what is read with the results, under
+        the piece that a scattered reduction leaves."""
         size: Column = 1
         for d, k in axis_terms:
-            size = size + abs(k) * (self.tile[d] - 1)
+            extent = self.scattered(d) if phase is Phase.APPLY else self.tile[d]
+            size = size + abs(k) * (extent - 1)
         return size
 
     def result_blocks(self) -> Column:
@@ -160,7 +162,7 @@ class Geometry:
         for axis in access.axes:
             d = axis.simple_dim
             if d is None or d not in access.simple:
-                total = total * self.image(axis.terms)
+                total = total * self.image(axis.terms, access.phase)
             elif access.phase is Phase.APPLY:
                 total = total * (self.rings[d] * self.scattered(d))
             else:
@@ -179,7 +181,7 @@ class Geometry:
         for axis in access.axes:
             d = axis.simple_dim
             if d is None or d not in access.simple:
-                total = total * self.image(axis.terms)
+                total = total * self.image(axis.terms, access.phase)
             else:
                 q = self.batch.ratio.get((v, d), 1)
                 total = total * (self.window(v, d) * ceil_div(self.block[d], q))
@@ -202,7 +204,7 @@ class Geometry:
             elif len(axis.terms) > 1:
                 total = total * self._merged_axis(axis.terms)
             else:
-                total = total * self.image(axis.terms)
+                total = total * self.image(axis.terms, Phase.LOCAL)
         return total
 
     def _merged_axis(self, terms: tuple[tuple[int, int], ...]) -> np.ndarray:
@@ -210,7 +212,7 @@ class Geometry:
         size = np.zeros(self.batch.size, dtype=np.int64)
         open_ = np.ones(self.batch.size, dtype=bool)
         for d, k in sorted(terms, key=lambda term: -term[1]):
-            size = np.where(open_, self.tile[d] * k, size)
+            size = np.where(open_, self.scattered(d) * k, size)
             open_ &= np.asarray(self.tile[d]) <= 1
         return size
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
-from elk_ir.plan.domain import DimKind, Operator, Phase
+from elk_ir.plan.domain import Access, AxisExpr, DimKind, Operator, Phase
 
 
 class Reduce(StrEnum):
@@ -63,7 +63,8 @@ def with_default_scatter(op: Operator, plan: Plan) -> Plan:
         return _replace(plan, plan.reduce, None)
     if plan.scatter_dim is not None:
         return plan
-    candidates = scatter_candidates(op)
+    tiles = tuple(-(-e // f) for e, f in zip(op.extents, plan.grid, strict=True))
+    candidates = [d for d in scatter_candidates(op) if all(tiles[e] <= 1 for e in outer_of(op, d))]
     if not candidates:
         return _replace(plan, Reduce.ALL, None)
     best = max(candidates, key=lambda d: (-(-op.extents[d] // plan.grid[d]), d))
@@ -75,12 +76,35 @@ def _replace(plan: Plan, reduce: Reduce, scatter_dim: int | None) -> Plan:
 
 
 def scatter_candidates(op: Operator) -> list[int]:
-    """Dimensions that are a whole axis of every result."""
+    """Dimensions along which every result can be cut: a whole axis of it, or part of one that
+    merges dimensions (if what is further out there has one point a core: `outer_of`)."""
     return [
         d
         for d, dim in enumerate(op.dims)
-        if dim.kind is not DimKind.REDUCTION and all(d in r.simple for r in op.results)
+        if dim.kind is not DimKind.REDUCTION
+        and all(d in r.simple or merged_axis(r, d) is not None for r in op.results)
     ]
+
+
+def merged_axis(access: Access, d: int) -> AxisExpr | None:
+    """The axis of a result that merges dimension d with others; None if there is none, or if d
+    occurs elsewhere too."""
+    found = [axis for axis in access.axes for e, _ in axis.terms if e == d]
+    if len(found) != 1 or len(found[0].terms) < 2 or found[0].offset:
+        return None
+    return found[0]
+
+
+def outer_of(op: Operator, d: int) -> frozenset[int]:
+    """The dimensions outside of d in the result axes that merge it: cutting along d leaves one
+    contiguous piece only where their tiles have one point."""
+    found: set[int] = set()
+    for result in op.results:
+        axis = merged_axis(result, d)
+        if axis is not None:
+            own = next(k for e, k in axis.terms if e == d)
+            found |= {e for e, k in axis.terms if k > own}
+    return frozenset(found)
 
 
 def reduction_ways(op: Operator, plan: Plan) -> int:
@@ -195,12 +219,16 @@ def plan_errors(op: Operator, plan: Plan, cores: int) -> list[str]:
     ways = reduction_ways(op, plan)
     if op.broadcasts_back and ways > 1 and plan.reduce is not Reduce.ALL:
         errors.append(f"{op.kind} needs its statistics on all cores (reduce all)")
-    if (
-        ways > 1
-        and plan.reduce is Reduce.SCATTER
-        and plan.scatter_dim not in scatter_candidates(op)
-    ):
-        errors.append("the scatter dimension is not a whole axis of every result")
+    if ways > 1 and plan.reduce is Reduce.SCATTER:
+        if plan.scatter_dim is None or plan.scatter_dim not in scatter_candidates(op):
+            errors.append("the scatter dimension is not an axis of every result, or part of one")
+        else:
+            errors += [
+                f"scattering along {names[plan.scatter_dim]} cuts a merged axis whose outer"
+                f" {names[d]} has {tiles[d]} points a core"
+                for d in sorted(outer_of(op, plan.scatter_dim))
+                if tiles[d] > 1
+            ]
     return errors
 
 

@@ -35,7 +35,7 @@ from elk_ir.plan.candidates import (
 )
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.pareto import covered, pareto_mask
-from elk_ir.plan.plan import Reduce, scatter_candidates
+from elk_ir.plan.plan import Reduce, outer_of, scatter_candidates
 
 _CHUNK = 1 << 13
 _EXPANDED = 1 << 18
@@ -261,10 +261,16 @@ def _base(op: Operator, columns: np.ndarray, reduce: Reduce | None) -> Iterator[
     if op.broadcasts_back:
         reduce = Reduce.ALL
     candidates = scatter_candidates(op) if reduce in (None, Reduce.SCATTER) else []
+    left = split.copy()
     for d in candidates:
-        yield Batch(columns[:, split], scatter_dim=d)
-    if not candidates and reduce is not Reduce.SCATTER:
-        yield Batch(columns[:, split], reduce=reduce or Reduce.ALL)
+        legal = split.copy()
+        for e in outer_of(op, d):
+            legal &= columns[e] >= op.extents[e]  # one point a core
+        left &= ~legal
+        if legal.any():
+            yield Batch(columns[:, legal], scatter_dim=d)
+    if left.any() and reduce is not Reduce.SCATTER:
+        yield Batch(columns[:, left], reduce=reduce or Reduce.ALL)
 
 
 def _counts(numbers: np.ndarray, parts: int) -> np.ndarray:

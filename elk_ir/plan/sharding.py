@@ -214,6 +214,9 @@ class Sharding:
             cuts: list[Cut] = []
             for d, k in sorted(axis.terms, key=lambda term: -term[1]):
                 cuts.append(Cut(self.coordinate(d) * (self.tile[d] * k), self.tile[d] * k))
+                if d == self._scatter:
+                    piece = -(-self.tile[d] // self.ways) * k
+                    cuts.append(Cut(self._rank(self.op.reductions) * piece, piece))
                 if self.tile[d] > 1:
                     break
             return AxisLayout(axis_extent, _drop_trivial(cuts, axis_extent))
