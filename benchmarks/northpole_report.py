@@ -2,8 +2,8 @@
 
     python benchmarks/northpole_report.py [--gpus FILE.toml]
 
-Pure arithmetic and a small simulation; a few seconds of CPU. `--gpus` adds your own points of GPUs to
-those that are published (docs/targets/northpole.md).
+Pure arithmetic and a small simulation; a few seconds of CPU. `--gpus` adds your own points of GPUs
+to those that are published (docs/targets/northpole.md).
 """
 
 from __future__ import annotations

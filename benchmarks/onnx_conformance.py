@@ -96,7 +96,9 @@ def run(options: argparse.Namespace, results: dict[str, Result]) -> None:
             result = results[case.name] = run_case(case, limit_s=options.limit_s)
             stream.write(json.dumps(asdict(result)) + "\n")
             stream.flush()
-            if result.outcome not in (*PASSES, Outcome.HOST) and (old is None or old.outcome != result.outcome):
+            if result.outcome not in (*PASSES, Outcome.HOST) and (
+                old is None or old.outcome != result.outcome
+            ):
                 print(f"{result.outcome:<12} {result.case}: {result.detail}", file=sys.stderr)
 
 

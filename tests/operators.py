@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from elk_ir.dialects.types import tensor_type
 from elk_ir.plan.domain import DimKind, Operator
-from elk_ir.plan.plan import Plan, Reduce, normal_form, plan_errors, scatter_candidates
+from elk_ir.plan.plan import (
+    Plan,
+    Reduce,
+    normal_form,
+    outer_of,
+    plan_errors,
+    scatter_candidates,
+)
 
 Draw = st.DrawFn
 F32, F16, I8, I32, I64 = "float32", "float16", "int8", "int32", "int64"
@@ -332,7 +339,9 @@ def plans(draw: Draw, op: Operator, cores: int) -> Plan:
         left //= grid[d]
     ones = (1,) * rank
     reduce = Reduce.ALL if op.broadcasts_back else draw(st.sampled_from(list(Reduce)))
-    targets = scatter_candidates(op)
+    targets = [
+        d for d in scatter_candidates(op) if all(grid[e] >= op.extents[e] for e in outer_of(op, d))
+    ]
     scatter = None
     split = prod(grid[d] for d in op.reductions) > 1
     if split and reduce is Reduce.SCATTER:

@@ -206,7 +206,8 @@ def demand_curve(layer: Layer) -> Curve:
         "With more preload space the demand for bandwidth is smoothed.",
         all(b <= a * (1 + 1e-9) for a, b in pairwise(values)) and values[0] > values[-1],
         f"{values[0]:.1f} TB/s with little more room than the largest preload takes,"
-        f" {values[-1]:.1f} TB/s with room for a layer's; the average of the executes is {average:.1f}",
+        f" {values[-1]:.1f} TB/s with room for a layer's; the average of the executes is"
+        f" {average:.1f}",
         ("KiB a core", "TB/s"),
         tuple((f"{s:.0f}", f"{v:.2f}") for s, v in needed.items()),
         line_chart({"elk-full's plans": needed}, "Preload space", "KiB of SRAM a core", "TB/s"),

@@ -101,8 +101,19 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
     return [ValueType(query.elem, (batch, length, width)), *present]
 
 
+def _lstm(node: Node) -> list[ValueType | None]:
+    # R is (directions, hidden, 4 x hidden): transposed, unlike that of LSTM.
+    x, recurrent = _type(node, 0), _shape(node, 2)
+    if x is None or x.shape is None or recurrent is None:
+        return [None]
+    (steps, batch, _), (directions, hidden, _) = x.shape, recurrent
+    last = ValueType(x.elem, (directions, batch, hidden))
+    return [ValueType(x.elem, (steps, directions, batch, hidden)), last, last]
+
+
 _RULES: dict[str, Rule] = {
     "BiasGelu": _like(0),
+    "DynamicQuantizeLSTM": _lstm,
     "FastGelu": _like(0),
     "FusedMatMul": _matmul,
     "Gelu": _like(0),

@@ -14,6 +14,7 @@ from elk_ir.passes.onnx_lowerings.context import LOWERINGS, Lowering
 _FAMILIES = (
     "attention",
     "control",
+    "dynamic_lstm",
     "elementwise",
     "indexing",
     "movement",

@@ -127,7 +127,7 @@ def _optional(node: Node, name: str) -> int:
         return 0
 
 
-def _less_zero(ctx: Context, value: SSAValue, zero: SSAValue | None, axis: int | None) -> SSAValue:
+def less_zero(ctx: Context, value: SSAValue, zero: SSAValue | None, axis: int | None) -> SSAValue:
     """An integer less its zero point, in 32 bits. A zero point that is a list lies along `axis`
     (None: along the last one)."""
     if zero is None:
@@ -151,15 +151,15 @@ def _rows(value: SSAValue) -> int | None:
 def _matmul_integer(ctx: Context, node: Node) -> SSAValue:
     """A product of integers less their zero points, exact in 32 bits."""
     a, b = node.operand(0), node.operand(1)
-    wide = _less_zero(ctx, a, node.get(2), _rows(a)), _less_zero(ctx, b, node.get(3), None)
+    wide = less_zero(ctx, a, node.get(2), _rows(a)), less_zero(ctx, b, node.get(3), None)
     return matmul(ctx, *wide, node.shape(), node.dtype())
 
 
 @lowers("ConvInteger")
 def _conv_integer(ctx: Context, node: Node) -> SSAValue:
     """A convolution of integers less their zero points; padding is zero after that."""
-    x = _less_zero(ctx, node.operand(0), node.get(2), None)
-    w = _less_zero(ctx, node.operand(1), node.get(3), 0)
+    x = less_zero(ctx, node.operand(0), node.get(2), None)
+    w = less_zero(ctx, node.operand(1), node.get(3), 0)
     return convolve(ctx, node, x, w, None, node.dtype())
 
 
@@ -200,7 +200,7 @@ def _requantized(
 def _qlinear_matmul(ctx: Context, node: Node) -> SSAValue:
     """a, its scale and zero point, b, its scale and zero point, those of the result."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.operand(i) for i in range(8))
-    wide = _less_zero(ctx, a, a_zero, _rows(a)), _less_zero(ctx, b, b_zero, None)
+    wide = less_zero(ctx, a, a_zero, _rows(a)), less_zero(ctx, b, b_zero, None)
     total = matmul(ctx, *wide, node.shape(), "int32")
     scales, axes = (a_scale, b_scale, y_scale), (_rows(a), None)
     return _requantized(ctx, total, scales, y_zero, axes, node.dtype())
@@ -210,7 +210,7 @@ def _qlinear_matmul(ctx: Context, node: Node) -> SSAValue:
 def _qlinear_conv(ctx: Context, node: Node) -> SSAValue:
     """The same for a convolution, with a bias in 32 bits; w's scales may be one a channel."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.operand(i) for i in range(8))
-    wide = _less_zero(ctx, x, x_zero, None), _less_zero(ctx, w, w_zero, 0)
+    wide = less_zero(ctx, x, x_zero, None), less_zero(ctx, w, w_zero, 0)
     total = convolve(ctx, node, *wide, node.get(8), "int32")
     scales, axes = (x_scale, w_scale, y_scale), (None, 1)
     return _requantized(ctx, total, scales, y_zero, axes, node.dtype())

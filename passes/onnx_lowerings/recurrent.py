@@ -97,11 +97,12 @@ _TAKES_ALPHA = frozenset(
 _TAKES_BETA = frozenset({"affine", "scaledtanh", "hardsigmoid"})
 
 
-def _cell(node: Node, gates: int, defaults: Names) -> Cell:
+def cell_of(node: Node, gates: int, defaults: Names, hidden: int | None = None) -> Cell:
+    """What a node says; `hidden` where it is not the last axis of R. Raises Unsupported."""
     batch_first = bool(_optional(node, "layout"))
     first, second, inputs = shape_of(node.operand(0))
     steps, batch = (second, first) if batch_first else (first, second)
-    hidden = shape_of(node.operand(2))[2]
+    hidden = shape_of(node.operand(2))[2] if hidden is None else hidden
     direction = node.attr("direction") or "forward"
     if direction not in _DIRECTIONS:
         raise Unsupported(f"direction {direction!r}")
@@ -149,7 +150,7 @@ def _clipped(b: BodyBuilder, cell: Cell, x: Scalar) -> Scalar:
     return b.apply("min", b.apply("max", x, -cell.clip), cell.clip)
 
 
-def _part(ctx: Context, value: SSAValue | None, direction: int) -> SSAValue | None:
+def part_of(ctx: Context, value: SSAValue | None, direction: int) -> SSAValue | None:
     """One direction of an operand whose first axis is directions."""
     if value is None:
         return None
@@ -164,7 +165,7 @@ def _initial(ctx: Context, node: Node, position: int, cell: Cell, direction: int
         return moves.full(ctx, (cell.batch, cell.hidden), 0, node_dtype(node))
     if cell.batch_first:
         given = moves.transpose(ctx, given, [1, 0, 2])
-    part = _part(ctx, given, direction)
+    part = part_of(ctx, given, direction)
     assert part is not None
     return part
 
@@ -215,13 +216,13 @@ class Direction:
 
 
 def _direction(ctx: Context, node: Node, cell: Cell, index: int, x: SSAValue) -> Direction:
-    w, r, bias = (_part(ctx, node.get(i), index) for i in (1, 2, 3))
+    w, r, bias = (part_of(ctx, node.get(i), index) for i in (1, 2, 3))
     assert w is not None and r is not None
     size = cell.gates * cell.hidden
     halves: list[SSAValue | None] = [None, None]
     if bias is not None:
         halves = [moves.slice_axis(ctx, bias, 0, i * size, size) for i in (0, 1)]
-    peepholes = _part(ctx, node.get(7), index)
+    peepholes = part_of(ctx, node.get(7), index)
     return Direction(
         cell,
         cell.activations[index],
@@ -233,11 +234,20 @@ def _direction(ctx: Context, node: Node, cell: Cell, index: int, x: SSAValue) ->
 
 
 Advance = Callable[[Context, Direction, SSAValue, "list[SSAValue]"], "list[SSAValue]"]
+Weights = Callable[[Context, Node, Cell, int, SSAValue], Direction]
 
 
-def _unroll(ctx: Context, node: Node, cell: Cell, states: Sequence[int], advance: Advance):
-    """Y and the last states. `states` are the positions of the initial states' operands; `advance`
-    yields the next states (B, H) from a step's gates (B, G H) and the states."""
+def unroll(
+    ctx: Context,
+    node: Node,
+    cell: Cell,
+    states: Sequence[int],
+    advance: Advance,
+    direction: Weights = _direction,
+) -> list[SSAValue | None]:
+    """Y and the last states. `states` are the positions of the initial states' operands;
+    `direction` gives a direction's weights and its inputs' share of the gates; `advance` yields the
+    next states (B, H) from a step's gates (B, G H) and the states."""
     dtype, lengths = node_dtype(node), node.get(4)
     x = node.operand(0)
     if cell.batch_first:
@@ -247,7 +257,7 @@ def _unroll(ctx: Context, node: Node, cell: Cell, states: Sequence[int], advance
     outputs: list[list[SSAValue]] = []
     finals: list[list[SSAValue]] = []
     for index, reverse in enumerate(cell.reverse):
-        weights = _direction(ctx, node, cell, index, x)
+        weights = direction(ctx, node, cell, index, x)
         current = [_initial(ctx, node, p, cell, index) for p in states]
         line: list[SSAValue] = [current[0]] * cell.steps
         for t in reversed(range(cell.steps)) if reverse else range(cell.steps):
@@ -298,7 +308,7 @@ def _gate_maps(cell: Cell, count: int) -> list[tuple]:
     return [(i, total(j, offset=g * cell.hidden)) for g in range(count)]
 
 
-def _pointwise(
+def pointwise(
     ctx: Context,
     direction: Direction,
     fn: Step,
@@ -330,39 +340,47 @@ def _pointwise(
     return ctx.map(body, *ins, shape=(cell.batch, cell.hidden), maps=maps)
 
 
+def lstm_step(
+    cell: Cell, coupled: bool, d: Direction, b: BodyBuilder, *xs: Scalar
+) -> tuple[Scalar, ...]:
+    """Hidden and cell state from the sums of the gates input, output, forget, cell, from the cell
+    state and the peepholes."""
+    i, o, f, g, c, *peepholes = xs
+    inner, candidate, outer = d.activations
+    if peepholes:
+        i, f = i + peepholes[0] * c, f + peepholes[2] * c
+    clip = partial(_clipped, b, cell)
+    i = inner(b, clip(i))
+    f = 1.0 - i if coupled else inner(b, clip(f))
+    c = f * c + i * candidate(b, clip(g))
+    if peepholes:
+        o = o + peepholes[1] * c
+    return inner(b, clip(o)) * outer(b, c), c
+
+
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
 @lowers("LSTM")
 def _lstm(ctx: Context, node: Node) -> list[SSAValue | None]:
     """Gates input, output, forget, cell; peepholes; the coupled form (input_forget)."""
-    cell = _cell(node, 4, ("Sigmoid", "Tanh", "Tanh"))
-    coupled, dtype = bool(node.attr("input_forget")), node_dtype(node)
-
-    def step(d: Direction, b: BodyBuilder, *xs: Scalar) -> tuple[Scalar, ...]:
-        i, o, f, g, c, *peepholes = xs
-        inner, candidate, outer = d.activations
-        if peepholes:
-            i, f = i + peepholes[0] * c, f + peepholes[2] * c
-        clip = partial(_clipped, b, cell)
-        i = inner(b, clip(i))
-        f = 1.0 - i if coupled else inner(b, clip(f))
-        c = f * c + i * candidate(b, clip(g))
-        if peepholes:
-            o = o + peepholes[1] * c
-        return inner(b, clip(o)) * outer(b, c), c
+    cell = cell_of(node, 4, LSTM_ACTIVATIONS)
+    step, dtype = partial(lstm_step, cell, bool(node.attr("input_forget"))), node_dtype(node)
 
     def advance(
         ctx: Context, d: Direction, given: SSAValue, states: list[SSAValue]
     ) -> list[SSAValue]:
         gates = _product(ctx, states[0], d.recurrent, d.recurrent_bias, given)
-        return _pointwise(ctx, d, partial(step, d), [(gates, 4)], states[1:], dtype, 3)
+        return pointwise(ctx, d, partial(step, d), [(gates, 4)], states[1:], dtype, 3)
 
-    return _unroll(ctx, node, cell, (5, 6), advance)
+    return unroll(ctx, node, cell, (5, 6), advance)
 
 
 @lowers("GRU")
 def _gru(ctx: Context, node: Node) -> list[SSAValue | None]:
     """Gates update, reset, hidden; the reset is applied before the recurrent product or after it
     (linear_before_reset)."""
-    cell = _cell(node, 3, ("Sigmoid", "Tanh"))
+    cell = cell_of(node, 3, ("Sigmoid", "Tanh"))
     after_product, dtype = bool(node.attr("linear_before_reset")), node_dtype(node)
     wide = accumulator(dtype)
 
@@ -392,7 +410,7 @@ def _gru(ctx: Context, node: Node) -> list[SSAValue | None]:
         (h,) = states
         if after_product:
             recurrent = _product(ctx, h, d.recurrent, d.recurrent_bias, None)
-            return _pointwise(ctx, d, partial(whole, d), [(given, 3), (recurrent, 3)], [h], dtype)
+            return pointwise(ctx, d, partial(whole, d), [(given, 3), (recurrent, 3)], [h], dtype)
         parts: list[SSAValue] = []
         for start, count in ((0, 2), (2, 1)):
             weight = _gate_rows(ctx, d.recurrent, cell, start, count)
@@ -401,20 +419,20 @@ def _gru(ctx: Context, node: Node) -> list[SSAValue | None]:
             share = moves.slice_axis(ctx, given, 1, start * cell.hidden, count * cell.hidden)
             if start == 0:
                 gates = _product(ctx, h, weight, bias, share)
-                z, reset = _pointwise(ctx, d, partial(first, d), [(gates, 2)], [h], wide)
+                z, reset = pointwise(ctx, d, partial(first, d), [(gates, 2)], [h], wide)
                 parts = [z, ctx.cast(reset, dtype)]
             else:
                 gate = _product(ctx, parts[1], weight, bias, share)
-                return _pointwise(ctx, d, partial(second, d), [(gate, 1)], [parts[0], h], dtype)
+                return pointwise(ctx, d, partial(second, d), [(gate, 1)], [parts[0], h], dtype)
         return parts
 
-    return _unroll(ctx, node, cell, (5,), advance)
+    return unroll(ctx, node, cell, (5,), advance)
 
 
 @lowers("RNN")
 def _rnn(ctx: Context, node: Node) -> list[SSAValue | None]:
     """One gate."""
-    cell = _cell(node, 1, ("Tanh",))
+    cell = cell_of(node, 1, ("Tanh",))
     dtype = node_dtype(node)
 
     def step(d: Direction, b: BodyBuilder, x: Scalar) -> tuple[Scalar, ...]:
@@ -424,6 +442,6 @@ def _rnn(ctx: Context, node: Node) -> list[SSAValue | None]:
         ctx: Context, d: Direction, given: SSAValue, states: list[SSAValue]
     ) -> list[SSAValue]:
         gates = _product(ctx, states[0], d.recurrent, d.recurrent_bias, given)
-        return _pointwise(ctx, d, partial(step, d), [(gates, 1)], [], dtype)
+        return pointwise(ctx, d, partial(step, d), [(gates, 1)], [], dtype)
 
-    return _unroll(ctx, node, cell, (5,), advance)
+    return unroll(ctx, node, cell, (5,), advance)
