@@ -39,6 +39,7 @@ def test_fit_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert fit["ranges"]["batch"] == [1, 16] and "batch*out_pixels" in fit["ranges"]
 
 
+@pytest.mark.slow
 def test_kinds_in_one_file_and_another_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def in_process(runner: ModuleType, path: Path, scratch: Path) -> bool:
     return runner.run_script(script, scratch).passed
 
 
+@pytest.mark.slow
 def test_lit_and_the_in_process_runner_agree(
     runner: ModuleType, suite: Path, tmp_path: Path
 ) -> None:

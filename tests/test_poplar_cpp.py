@@ -107,6 +107,7 @@ def test_changed_tile_mapping_fails(rings: Rings, tmp_path: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_changed_ring_distance_changes_the_numbers(rings: Rings, tmp_path: Path) -> None:
     """The runtime executes the text: a shift from the wrong core is not repaired."""
     module, text, built = rings
@@ -206,6 +207,7 @@ INDEXING_PLANS = (
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_indices(tmp_path: Path) -> None:
     """Ties, negative indices, indices out of range, several updates of one row."""
     rng = np.random.default_rng(2)

@@ -30,6 +30,7 @@ def measured() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_promised_errors_and_documented_tables(measured: ModuleType) -> None:
     """One test, so that the references are simulated once."""
     for rows in (measured.saturation_rows, measured.latency_rows, measured.hbm_rows):
