@@ -48,7 +48,9 @@ class _Ready:
 _fronts: OrderedDict[object, _Front | ElkError] = OrderedDict()
 _ready: OrderedDict[object, _Ready | ElkError] = OrderedDict()
 _LOCK = threading.Lock()  # a Dask worker may have several threads
-# Beside these, `enumerate_plans` keeps plan fronts by what they depend on of the chip.
+_group = ""
+"""The group of the point before. `enumerate_plans` keeps plan fronts by what they depend on of the
+chip; a large model's take up to a gigabyte, so those of a group are dropped when it is over."""
 
 
 def forget() -> None:
@@ -69,8 +71,14 @@ def evaluate(task: Task) -> Outcome:
 
 def _evaluate(task: Task) -> Outcome:
     from elk_ir.compiler import peak_rss_bytes
+    from elk_ir.plan.enumerate import forget_fronts
 
+    global _group
     started = time.process_time()
+    if task.group != _group:
+        _ready.clear()
+        forget_fronts()
+        _group = task.group
     result: dict[str, Any] | None = None
     message = task.problem
     if message is None:
