@@ -64,7 +64,6 @@ def text(tasks: Sequence[Task], rows: Sequence[Row], alone: Sequence[float]) -> 
     """The paragraph with its table, and the picture."""
     costs = sorted(row.cpu_s for row in rows)
     median = statistics.median(costs)
-    dear = [c for c in costs if c > 3 * median]
     records = [flat(row) for row in rows]
     front = sum(on_front(records, ["time", "energy", "area"]))
     failed = sum(row.status != "ok" for row in rows)
@@ -75,9 +74,7 @@ def text(tasks: Sequence[Task], rows: Sequence[Row], alone: Sequence[float]) -> 
         f" half of them at most {median:.2f}, one in ten more than"
         f" {costs[int(0.9 * len(costs))]:.2f}; at most"
         f" {max(row.peak_rss_bytes for row in rows) / 1e6:.0f} MB a process. They have"
-        f" {len({t.group for t in tasks})} different sets of plan fronts; the {len(dear)} points"
-        f" that took over three times the median, mostly the first ones of a set, took"
-        f" {sum(dear):.0f} CPU s together."
+        f" {len({t.group for t in tasks})} different sets of plan fronts."
     ]
     if alone:
         lines.append(

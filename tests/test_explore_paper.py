@@ -91,7 +91,12 @@ def test_verdicts_of_policies(trends: ModuleType) -> None:
     rows = [row("basic", 2.0, 0.4), row("elk-full", 1.0, 0.8), row("search", 0.9, 0.9)]
     good, text = trends.judge_policies(rows, {})
     assert good and "basic takes 2.00x" in text and "search takes 0.90x" in text
-    assert trends.judge_use(rows, {})[0]
+    far = [row("basic", 3.0, 0.4), row("elk-full", 1.0, 0.8)]
+    good, text = trends.judge_policies(far, {})
+    assert not good and "The order is the published one, the distances are not" in text
+    good, text = trends.judge_use(rows, {})
+    assert not good and "the values are not" in text
+    assert trends.judge_use([row("basic", 2.0, 0.35), row("elk-full", 1.0, 0.6)], {})[0]
     slower = [row("basic", 0.5, 0.9), row("elk-full", 1.0, 0.8)]
     assert not trends.judge_policies(slower, {})[0]
     assert not trends.judge_use(slower, {})[0]
