@@ -51,7 +51,6 @@ TINY_CHIPS = {
 }
 LAYER = ("llama2-13b_L40_dyn_fp16_op20.onnx", {"batch": 32, "past_sequence_length": 2047})
 COMPILED = (
-    "dit-xl2_L28_b8_s1_kv2048_fp16.onnx",
     "llama2-13b_L40_dyn_fp16_op20.onnx",
     "gemma2-27b_L46_dyn_fp16_op20.onnx",
     "opt-30b_L48_dyn_fp16_op20.onnx",
