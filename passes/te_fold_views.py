@@ -69,7 +69,7 @@ from elk_ir.passes.te_support import (
     symbol_of,
     users,
 )
-from elk_ir.plan.domain import AxisExpr
+from elk_ir.plan.domain import AxisExpr, DimKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,31 @@ def _is_legal(op: StructuredOp, domain: Domain) -> bool:
         for axes in domain.operands:
             if [t for a in axes for t in a.terms if t[0] == dim] != [(dim, 1)]:
                 return False
+    if not _reductions_are_read(op, domain):
+        return False
     return all(
         covers(axes, shape_of(r), extents_of(domain))
         for axes, r in zip(domain.results, op.outs, strict=True)
+    )
+
+
+def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:
+    """Whether what is reduced still depends on every reduction dimension. It does not where the
+    view repeats a tensor: a sum over the copies would count one of them."""
+    if isinstance(op, ContractOp):
+        read = domain.operands[: 2 if op.factors is None else op.factors.value.data]
+    elif isinstance(op, AttentionOp):
+        read = domain.operands[1:3]
+    elif isinstance(op, SoftmaxOp | NormalizeOp | ReduceOp):
+        read = domain.operands[:1]
+    else:
+        return True
+    dims = {d for axes in read for axis in axes for d, _ in axis.terms}
+    # A norm or a softmax needs even the dimensions of one point.
+    least = 0 if isinstance(op, SoftmaxOp | NormalizeOp) else 1
+    return all(
+        i in dims or dim.kind is not DimKind.REDUCTION or dim.extent <= least
+        for i, dim in enumerate(domain.dims)
     )
 
 

@@ -104,3 +104,23 @@ def test_resize_to_nothing() -> None:
         helper.make_node("ReduceSum", ["r"], ["y"], keepdims=0),
     ]
     agrees(model_of(nodes, inputs, {"y": "float32"}, scales), inputs)
+
+
+def test_softmax_over_a_repeated_tensor() -> None:
+    """The repetition was folded into the softmax, which then counted one of the copies."""
+    inputs = {"x": normal(2, 1)}
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["c"], axis=0),
+        helper.make_node("Softmax", ["c"], ["y"], axis=0),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+def test_norm_over_a_moved_axis_of_one() -> None:
+    """The view was folded into the norm, whose operand then lacked the dimension it runs over."""
+    inputs = {"x": normal(1, 1, 2, 2), "g": normal(1)}
+    nodes = [
+        helper.make_node("SpaceToDepth", ["x"], ["s"], blocksize=2),
+        helper.make_node("LayerNormalization", ["s", "g"], ["y"], axis=-1, epsilon=0.01),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
