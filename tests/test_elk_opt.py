@@ -431,3 +431,10 @@ def test_timing_charges_nested_phases_once() -> None:
     assert list(timing.rows) == ["outer", "inner"]
     assert timing.rows["inner"] > timing.rows["outer"]
     assert timing.table().splitlines()[-1].split()[0] == "total"
+
+
+def test_nested_too_deeply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep.mlir"
+    path.write_text("module {" * 1500 + "}" * 1500)
+    assert elk_opt.main([str(path)]) == 1
+    assert "nested too deeply" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from elk_ir import __version__
-from elk_ir.errors import ElkError
+from elk_ir.errors import TOO_DEEP, ElkError
 from elk_ir.output import failed_output
 from elk_ir.tools import (
     cmd_chips,
@@ -99,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except MemoryError:
         _say(f"{TOOL}: error: out of memory")
+        return 1
+    except RecursionError:
+        _say(f"{TOOL}: error: {TOO_DEEP}")
         return 1
     except Exception as error:
         if os.environ.get("ELK_TRACEBACK"):

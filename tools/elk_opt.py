@@ -27,7 +27,7 @@ from xdsl.utils.exceptions import DiagnosticException, ShrinkException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from elk_ir import __version__
-from elk_ir.errors import ElkError, UsageError
+from elk_ir.errors import TOO_DEEP, ElkError, UsageError
 from elk_ir.output import failed_output
 from elk_ir.pipelines import PIPELINES
 from elk_ir.universe import all_dialects
@@ -392,6 +392,9 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
     except OSError as error:
         # What is read reports its own errors: the disk of the output is full, say.
         _say(f"{TOOL}: error: {failed_output(error, tool and tool.args.output_file)}")
+        return 1
+    except RecursionError:
+        _say(f"{TOOL}: error: {TOO_DEEP}")
         return 1
     except Exception as error:
         _say(f"{TOOL}: error: internal error: {summarize(error)}")
