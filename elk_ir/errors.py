@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-
 TOO_DEEP = "the input is nested too deeply to be read: regions, types or attributes in each other"
 """What is said where Python's stack is at its end: parsers and printers of IR recurse."""
 
