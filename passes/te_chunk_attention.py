@@ -17,13 +17,12 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from elk_ir.chips.chip import Chip
 from elk_ir.cost.shapes import itemsize
-from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.te import AppendOp, AttentionOp, ConcatOp, GlobalOp, LoadOp
 from elk_ir.dialects.te.attrs import Domain, Map
 from elk_ir.dialects.types import tensor_type
 from elk_ir.passes.te_support import (
+    chip_for,
     dtype_of_value,
     globals_of,
     owner,
@@ -34,6 +33,8 @@ from elk_ir.passes.te_support import (
 )
 from elk_ir.plan.chunks import chunks_for, ranges
 from elk_ir.plan.domain import AxisExpr, DimKind, Operator
+
+MISSING = "te-chunk-attention: name a chip with chip=NAME, or how many with chunks=N"
 
 KEY, VALUE = 1, 2
 
@@ -121,7 +122,7 @@ class TeChunkAttentionPass(ModulePass):
             raise PassFailedException(
                 f"te-chunk-attention: {self.chunks} chunks are no attention; 1 leaves it whole"
             )
-        chip = self._chip(op) if self.chunks is None else None
+        chip = chip_for(op, self.chip, MISSING) if self.chunks is None else None
         if chip is not None and chip.hbm is None:
             return
         table = globals_of(op)
@@ -138,15 +139,3 @@ class TeChunkAttentionPass(ModulePass):
                 count = chunks_for(_preload_bytes(operator), operator.extents[d], sram)
             if count > 1:
                 _chunk(attention, d, count)
-
-    def _chip(self, module: ModuleOp) -> Chip:
-        if self.chip is not None:
-            from elk_ir.chips import load_chip
-
-            return load_chip(self.chip)
-        attr = module.attributes.get("icca.chip")
-        if not isinstance(attr, ChipAttr):
-            raise PassFailedException(
-                "te-chunk-attention: name a chip with chip=NAME, or how many with chunks=N"
-            )
-        return attr.to_chip()

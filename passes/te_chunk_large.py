@@ -18,9 +18,7 @@ from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from elk_ir.chips.chip import Chip
 from elk_ir.cost.shapes import itemsize
-from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.te import (
     AttentionOp,
     ConcatOp,
@@ -33,9 +31,11 @@ from elk_ir.dialects.te import (
 from elk_ir.dialects.te.attrs import Domain, Map
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.types import tensor_type
-from elk_ir.passes.te_support import dtype_of_value, functions, rebuilt, shape_of
+from elk_ir.passes.te_support import chip_for, dtype_of_value, functions, rebuilt, shape_of
 from elk_ir.plan.candidates import divisors
 from elk_ir.plan.domain import AxisExpr, Dim, DimKind
+
+MISSING = "te-chunk-large: name a chip with chip=NAME, or give chunks=N and large=BYTES"
 
 WHOLE = 0.5
 """An operator whose operands and results take no more than this part of the SRAM stays whole."""
@@ -299,7 +299,7 @@ class TeChunkLargePass(ModulePass):
         if self.chunks is not None and self.chunks < 1:
             raise PassFailedException(f"te-chunk-large: {self.chunks} chunks are no operator")
         if self.chunks is None or self.large is None:
-            chip = self._chip(op)
+            chip = chip_for(op, self.chip, MISSING)
             if chip.hbm is None:
                 return
             sram_bytes = chip.cores * chip.usable_sram_per_core_bytes
@@ -313,15 +313,3 @@ class TeChunkLargePass(ModulePass):
                     continue
                 if all(cut_dim(each, group.large, count) is not None for each in group.ops):
                     _Cutter(group, count).run()
-
-    def _chip(self, module: ModuleOp) -> Chip:
-        if self.chip is not None:
-            from elk_ir.chips import load_chip
-
-            return load_chip(self.chip)
-        attr = module.attributes.get("icca.chip")
-        if not isinstance(attr, ChipAttr):
-            raise PassFailedException(
-                "te-chunk-large: name a chip with chip=NAME, or give chunks=N and large=BYTES"
-            )
-        return attr.to_chip()

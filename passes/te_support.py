@@ -9,7 +9,10 @@ from functools import lru_cache
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+from xdsl.utils.exceptions import PassFailedException
 
+from elk_ir.chips.chip import Chip
+from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.location import fuse_locations
 from elk_ir.dialects.te import (
     AttentionOp,
@@ -455,6 +458,19 @@ def add_global(module: ModuleOp, op: GlobalOp) -> None:
         block.insert_op_before(op, block.first_op)
     else:
         block.add_op(op)
+
+
+def chip_for(module: ModuleOp, name: str | None, missing: str) -> Chip:
+    """The chip that a pass was given by name, or else the module's. Raises PassFailedException
+    (`missing`) where there is neither."""
+    if name is not None:
+        from elk_ir.chips import load_chip
+
+        return load_chip(name)
+    attr = module.attributes.get("icca.chip")
+    if not isinstance(attr, ChipAttr):
+        raise PassFailedException(missing)
+    return attr.to_chip()
 
 
 def symbol_of(op: LoadOp) -> str:
