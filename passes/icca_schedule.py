@@ -32,9 +32,6 @@ POLICIES = EXECUTABLE
 ALLOCATION_S = 1.0
 """What one attempt to find addresses may cost, in the allocator's budget."""
 
-NEAR = 1.05
-"""Programs within this factor of the best are simulated."""
-
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
 
@@ -56,7 +53,6 @@ def schedule_module(
     *,
     keep_plans: bool,
     tables: Tables | None = None,
-    limit_s: float = float("inf"),
     retries: bool = False,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
@@ -64,9 +60,7 @@ def schedule_module(
     What fragmentation or tensors that live across operators take is found by allocating, and held
     back in another round. The rounds overshoot, and less held back is not always faster or harder
     to place, so a policy that `retries` then tries amounts between the last two. The module
-    records the bytes held back as `icca.schedule_slack_bytes`. A schedule that the model finds
-    slower than `limit_s` is returned unfinished, and the module left as it is. Raises
-    CapacityError.
+    records the bytes held back as `icca.schedule_slack_bytes`. Raises CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
@@ -81,8 +75,6 @@ def schedule_module(
     for round_ in range(ROUNDS):
         scheduling = scheduled(slack)
         attempt = scheduling.module
-        if scheduling.time_s > limit_s:
-            return scheduling
         if scheduling.separate:
             # A reference machine, whose programs are timed but have no addresses.
             _replace_body(module, attempt)
@@ -132,11 +124,11 @@ def schedule_by_name(
 ) -> Scheduling:
     """`schedule_module` with a policy by name. solved: what calls with the same tables have found.
 
-    For `search`, which chooses by the scheduler's model, the other policies' programs are simulated
-    beside its own and the fastest is kept: the model is off by up to 1 %, and where fragmentation
-    took room the search has begun again from other plans than they. A program that does not fit
-    is tried again with more and more of its tensors spilled to HBM (`icca-spill`). Raises the first
-    CapacityError if none fits.
+    For `search`, which chooses by the scheduler's model, all other policies' programs are simulated
+    beside its own and the fastest is kept: the model can be off (by 9 % on one program), and where
+    fragmentation took room the search has begun again from other plans than they. A program that
+    does not fit is tried again with more and more of its tensors spilled to HBM (`icca-spill`).
+    Raises the first CapacityError if none fits.
     """
     tables = tables or tables_of(module)
 
@@ -192,8 +184,6 @@ def _schedule_by_name(
     )
     if name == EXECUTABLE[-1]:
         value = _simulated(best, energy)
-        # Far behind in the model is behind in the simulator; joules have no model of a program.
-        limit_s = float("inf") if energy else NEAR * scheduling.time_s
         seen = [[s for _, s in scheduling.schedules]]
         for rival in EXECUTABLE[:-1]:
             trial = module.clone()
@@ -204,13 +194,12 @@ def _schedule_by_name(
                     chosen,
                     keep_plans=keep_plans,
                     tables=tables,
-                    limit_s=limit_s,
                     retries=not energy,
                 )
             except CapacityError:
                 continue  # its plans leave no room for addresses
             schedules = [s for _, s in other.schedules]
-            if other.time_s > limit_s or schedules in seen:
+            if schedules in seen:
                 continue
             seen.append(schedules)
             found = _simulated(trial, energy)
