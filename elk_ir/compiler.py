@@ -411,12 +411,12 @@ def pipeline(
     given = {name: value for name, value in wanted.items() if value is not None}
     chunks = {} if attention_chunks is None else {"chunks": attention_chunks}
     return tuple(
-        _with_options(each, chunks if each.name == "te-chunk-attention" else given)
+        with_options(each, chunks if each.name == "te-chunk-attention" else given)
         for each in passes
     )
 
 
-def _with_options(each: ModulePass, given: Mapping[str, object]) -> ModulePass:
+def with_options(each: ModulePass, given: Mapping[str, object]) -> ModulePass:
     """The pass with those of the options given that it has."""
     own = {f.name for f in fields(each)} & given.keys()
     return replace(each, **{name: given[name] for name in own}) if own else each

@@ -34,6 +34,8 @@ from elk_ir.compiler import (
     resolve_target,
     run_passes,
     signature_of,
+    split_at,
+    with_options,
 )
 from elk_ir.errors import CapacityError, ElkError
 from elk_ir.numerics.compare import OutputError, coarsest, output_error
@@ -119,15 +121,16 @@ def verify_levels(
     mapping: Mapping[str, str | int] | None = None,
     expected: Arrays | None = None,
     passes: Sequence[ModulePass] | None = None,
+    before_schedule: str | None = None,
     progress: Report | None = None,
 ) -> Verification:
     """Run `model` at every level on the same inputs; stops at the first that disagrees.
 
     inputs: by name; None makes them up from `random_inputs_seed`. `expected` outputs (from the
     framework that exported the model, say) check the import as well. `target`, `mapping`,
-    `attention_chunks`: as for `compile_model`. `passes` replaces the pipeline. IR is judged from
-    its te level on. Raises
-    ElkError for what can't be compiled or run at the first level.
+    `attention_chunks`: as for `compile_model`. `passes` replaces the pipeline;
+    `before_schedule` is the text of passes that are added to it (`with_plans`). IR is judged from
+    its te level on. Raises ElkError for what can't be compiled or run at the first level.
     """
     with quiet_collector():
         shapes = None if inputs is None else {n: np.shape(a) for n, a in inputs.items()}
@@ -148,6 +151,8 @@ def verify_levels(
                 mapping=mapping,
                 source=entry,
             )
+        if before_schedule is not None:
+            passes = with_plans(passes, before_schedule)
         if entry == "linalg":
             # Nothing here executes linalg: what it was converted to is the reference.
             run_passes(ctx, module, passes[:1], model=source.name, progress=progress)
@@ -159,6 +164,26 @@ def verify_levels(
         weights = WeightSource(source.base_dir, buffers=source.buffers, random_seed=random_weights)
         session = _Session(ctx, source, signature, inputs, weights, progress)
         return session.verify(module, passes, machine.name, expected)
+
+
+def with_plans(passes: Sequence[ModulePass], text: str) -> tuple[ModulePass, ...]:
+    """The passes with those of `text` in front of the schedule, which keeps the plans they set.
+
+    `text` is as for `elk-opt -p`; it may be empty. Raises ElkError if it is wrong, or if nothing
+    schedules (on chips without HBM).
+    """
+    from elk_ir.extensions import universe
+    from elk_ir.pipelines import PIPELINES
+    from elk_ir.tools.opt_pipeline import parse_passes
+
+    given = parse_passes(text, universe().all_passes, PIPELINES, origin="before-schedule")
+    front, rest = split_at(passes, _SCHEDULER)
+    if not rest:
+        raise ElkError(
+            f"there is no {_SCHEDULER} to set plans for",
+            hint="plans are set by hand on chips with HBM, for the target ipu",
+        )
+    return (*front, *given, with_options(rest[0], {"plans": "keep"}), *rest[1:])
 
 
 @dataclass
@@ -345,6 +370,7 @@ class _Session:
 
 
 _ALLOCATOR = "icca-allocate"
+_SCHEDULER = "icca-schedule"
 _VERIFIER = "-verify-program"
 
 

@@ -15,15 +15,18 @@ from xdsl.ir import BlockArgument, SSAValue
 from xdsl.passes import ModulePass
 
 from elk_ir.chips import load_chip
-from elk_ir.compiler import pipeline
+from elk_ir.compiler import context, import_source, pipeline, run_passes, split_at
 from elk_ir.dialects import icca, ipu
 from elk_ir.dialects.te import AppendOp, LoadOp
+from elk_ir.errors import ElkError
 from elk_ir.numerics.tensors import read_npz
-from elk_ir.passes.icca_support import tensor_of
-from elk_ir.verify import Verification, verify_levels
+from elk_ir.passes.icca_support import executes, plan_of, program_of, tensor_of
+from elk_ir.tools import elk
+from elk_ir.verify import Verification, verify_levels, with_plans
 
 MODELS = Path(__file__).parent / "models"
 LLAMA = MODELS / "llama2_decode_static_dynamo.onnx"
+SLICE = Path(__file__).parent / "programs" / "slice.mlir"
 
 Break = Callable[[ModuleOp], None]
 
@@ -195,3 +198,32 @@ def test_a_wrong_import_is_seen() -> None:
         LLAMA, chip="test-16", inputs=read_npz(data, "in/"), expected=expected, passes=()
     )
     assert result.culprit == "import"
+
+
+PLAN = 'icca-set-plan{op="o" grid="m=2,n=2,k=2" reduce=root}'
+
+
+def test_plans_set_by_hand_are_kept() -> None:
+    chip = load_chip("test-16")
+    passes = with_plans(pipeline(chip, policy="basic", source="te"), PLAN)
+    scheduled, _ = split_at(passes, "icca-allocate")
+    module, _ = import_source(SLICE, chip)
+    run_passes(context(), module, scheduled, model="slice")
+    grids = {e.label.data: plan_of(e).grid for e in executes(program_of(module))}
+    assert grids["o"] == (2, 2, 2)
+
+
+def test_verify_takes_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["verify", str(SLICE), "--chip", "test-16", "--policy", "basic"]
+    assert elk.main([*argv, "--before-schedule", PLAN]) == 0
+    assert "icca-set-plan" in capsys.readouterr().out
+    assert elk.main([*argv, "--before-schedule", "icca-set-plan{op=none}"]) == 1
+    assert "no execute is called 'none'" in capsys.readouterr().err
+    assert elk.main([*argv, "--before-schedule", "icca-set-plans"]) == 1
+    assert "before-schedule:1:1: unknown pass" in capsys.readouterr().err
+
+
+def test_without_a_schedule_there_are_no_plans_to_keep() -> None:
+    passes, _ = split_at(pipeline(load_chip("test-16")), "icca-schedule")
+    with pytest.raises(ElkError, match="there is no icca-schedule to set plans for"):
+        with_plans(passes, "")

@@ -40,6 +40,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="OUT.npz",
         help="outputs of the framework that made the model: checks the import as well",
     )
+    parser.add_argument(
+        "--before-schedule",
+        metavar="PASSES",
+        help="passes to run just before icca-schedule, which then keeps the plans they set"
+        " (icca-set-plan); written as for `elk-opt -p`",
+    )
     add_compile_flags(parser, chip_required=True)
     add_json_flag(parser)
 
@@ -68,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             kv_capacity=args.kv_capacity,
             attention_chunks=args.attention_chunks,
             expected=expected,
+            before_schedule=args.before_schedule,
             progress=say,
         )
     if args.json:

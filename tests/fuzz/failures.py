@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from elk_ir.pipelines import PIPELINES
 from fuzz.chips import to_toml
 from fuzz.runner import Case, Defect
 
@@ -36,16 +35,8 @@ def write(defect: Defect, folder: Path) -> str:
 def command(case: Case, model: str) -> str:
     """The command line that replays a case from its files."""
     base = f"elk verify {model} --chip chip.toml --inputs inputs.npz"
+    if case.policy is not None:
+        base += f" --policy {case.policy}"
     if not case.plans:
-        return base if case.policy is None else f"{base} --policy {case.policy}"
-    front = [] if isinstance(case.model, str) else ["convert-onnx-to-te"]
-    steps = [
-        *front,
-        "te-pipeline",
-        "convert-te-to-icca",
-        *([] if case.plans == "none" else [case.plans]),
-        f'icca-schedule{{policy="{case.policy}" plans=keep}}',
-        "icca-allocate,icca-verify-program,convert-icca-to-ipu,ipu-verify-program",
-    ]
-    assert "te-pipeline" in PIPELINES
-    return f"{base} --passes '{','.join(steps)}'"
+        return base
+    return f"{base} --before-schedule '{'' if case.plans == 'none' else case.plans}'"

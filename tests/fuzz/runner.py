@@ -27,9 +27,8 @@ from elk_ir.compiler import (
 from elk_ir.errors import ElkError
 from elk_ir.extensions import universe
 from elk_ir.numerics.compare import OutputError, output_error
-from elk_ir.pipelines import PIPELINES
 from elk_ir.program import shaped_outputs
-from elk_ir.tools.opt_pipeline import parse_passes
+from elk_ir.verify import with_plans
 from elk_ir.weight_source import WeightSource
 
 Arrays = Mapping[str, np.ndarray]
@@ -185,18 +184,14 @@ class _Run:
                     raise Defect(self.case, f"{each.name}: {error}") from error
                 raise
 
-    def by_hand(self, module: ModuleOp, passes: Sequence[ModulePass]) -> list[ModulePass]:
+    def by_hand(self, module: ModuleOp, passes: Sequence[ModulePass]) -> tuple[ModulePass, ...]:
         """The passes with plans set before the scheduler, which keeps them."""
         assert self.plans is not None
         self.stage = "drawing plans"
         text, features = self.plans(module)
         self.case = replace(self.case, plans=text or "none")
-        keep = f'icca-schedule{{policy="{self.case.policy}" plans=keep}}'
-        given = parse_passes(
-            ",".join(filter(None, [text, keep])), universe().all_passes, PIPELINES, origin="fuzz"
-        )
         self.tally.plans.update(features)
-        return [p for each in passes for p in (given if each.name == "icca-schedule" else [each])]
+        return with_plans(passes, text)
 
     # ------------------------------------------------------------------ levels
 
