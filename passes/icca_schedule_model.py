@@ -171,7 +171,8 @@ class Scheduling:
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
     time_s: float = 0.0
-    """What the model says: iterations of loops times their steady state, and the rest."""
+    """What the model says: iterations of loops times their steady state, and the rest, to which an
+    iteration that was peeled off belongs."""
     hbm: Mapping[str, HbmOp] = field(default_factory=dict)
 
     @property
@@ -318,7 +319,7 @@ class Scheduling:
         program = self.program(run, periodic=True)
         schedule = self.policy(program)
         self.schedules.append((program, schedule))
-        self.time_s += loop.count.value.data * evaluate(program, schedule).time_s
+        steady_s = evaluate(program, schedule).time_s
         for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=True):
             self.plan(execute, op.table, option)
         self.tie(loop)
@@ -336,8 +337,11 @@ class Scheduling:
             places.append((anchor, placed))
         order_block(loop.body.block, places)
         if not ahead:
+            self.time_s += loop.count.value.data * steady_s
             return
-        _, _, peeled = carry_preloads(loop, ahead)
+        loop, _, peeled = carry_preloads(loop, ahead)
+        # The iteration that is peeled off is timed with what follows the loop.
+        self.time_s += loop.count.value.data * steady_s
         for body, twin in zip(run.executes, peeled, strict=True):
             self.number[twin] = self.number[body]
             self.fixed.add(twin)
