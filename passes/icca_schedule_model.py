@@ -222,9 +222,7 @@ class Scheduling:
                         if s is Source.RESIDENT
                     ),
                     loads=bool(own),
-                    resident_bytes=self.resident_bytes[self.number[execute]]
-                    + self.slack_bytes
-                    + self.held(run, execute),
+                    resident_bytes=self.resident(run, execute, table),
                     smallest_bytes=0 if len(table) else self.tables.smallest(execute),
                     earliest=earliest,
                     ahead=ahead,
@@ -279,6 +277,15 @@ class Scheduling:
                     again[issued] = None
         own = own_preloads(execute)
         return ([*again, *own], True) if again else (own, False)
+
+    def resident(self, run: Run, execute: ExecuteOp, table: Table) -> int:
+        """Bytes that an execute can't have: tensors of others, and what is held back of the rest,
+        as long as its smallest plan has room. Beside that one nothing waits, so that it has no use
+        for more: it is what a program comes down to that finds no addresses otherwise."""
+        taken = self.resident_bytes[self.number[execute]] + self.held(run, execute)
+        least = int(table.execute_bytes.min()) if len(table) else 0
+        spare = self.tables.chip.usable_sram_per_core_bytes - taken - least
+        return taken + max(0, min(self.slack_bytes, spare))
 
     @staticmethod
     def held(run: Run, execute: ExecuteOp) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,7 @@ from elk_ir.schedule.model import (
 from elk_ir.schedule.options import Table
 from elk_ir.schedule.policies import EXECUTABLE, Effort, policy
 from elk_ir.schedule.reorder import edit_distance, heavy_loaders, orders
+from elk_ir.schedule.repair import repair
 from elk_ir.schedule.search import search
 from elk_ir.schedule.static import basic, static
 
@@ -259,6 +262,16 @@ def test_an_operator_that_fits_in_no_plan_is_named() -> None:
     for name in EXECUTABLE:
         with pytest.raises(CapacityError, match="huge: needs 2,000 bytes"):
             policy(name)(program)
+
+
+def test_an_operator_with_large_preloads_in_its_small_plan_is_repaired() -> None:
+    """Where only a plan fits of which more waits, its preload waits for nobody."""
+    small = Op("b", table([1.0, 2.0], [900, 400], [100, 300], 1.0))
+    held = Op("a", table([1.0], [600], [100], 1.0), resident_bytes=300)
+    program = Program((held, replace(small, resident_bytes=500)), FREE)
+    start = Schedule((0, 0), (0, 0), (0, 1))
+    fixed = repair(program, start, Weights())
+    assert fixed.choice == (0, 1) and fixed.issue == (0, 1)
 
 
 def test_an_operator_without_plans_is_named() -> None:

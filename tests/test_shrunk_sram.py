@@ -104,6 +104,31 @@ def test_plans_rotate_split_and_preload_in_part(tmp_path: Path) -> None:
     assert run(tight) < 1e-4
 
 
+POOR = """
+extends = "test-64"
+sram_per_core_bytes = {sram}
+sync_cycles = 10
+
+[hbm]
+bandwidth_bytes_per_s = 2e9
+multicast = false
+"""
+
+
+@pytest.mark.parametrize(
+    "policy", ["basic", "elk-dyn", pytest.param("elk-full", marks=pytest.mark.slow)]
+)
+def test_room_held_back_leaves_the_smallest_plan(tmp_path: Path, policy: str) -> None:
+    """What elk-dyn preloads ahead finds no addresses here, and holding back as much as is missing
+    would leave no room for an operator by itself."""
+    path = tmp_path / "poor.toml"
+    sram = 2304 + load_chip("test-64").reserved_per_core_bytes
+    path.write_text(POOR.format(sram=sram), encoding="utf-8")
+    program = elk_ir.compile(MODEL, chip=path, policy=policy)
+    assert program.report["sram_peak_bytes"] <= 2304
+    assert run(program) < 1e-4
+
+
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ElkError, match=r"needs [\d,]+ bytes"):
         elk_ir.compile(MODEL, chip=chip_with(1024), policy="basic")

@@ -20,7 +20,9 @@ from elk_ir.schedule.model import (
 
 def repair(program: Program, schedule: Schedule, weights: Weights) -> Schedule:
     """`schedule` with plans moved down their fronts, and where that does not help preloads issued
-    later, until every execute fits. Raises CapacityError if an operator does not fit alone."""
+    later, until every execute fits. Where that does not help either, the execute takes a smaller
+    plan although more of it waits then, and its preload waits for nobody. Raises CapacityError if
+    an operator does not fit alone."""
     capacity = program.rules.capacity_bytes
     if max(occupied(program, schedule), default=0) <= capacity:
         return schedule
@@ -33,6 +35,7 @@ def repair(program: Program, schedule: Schedule, weights: Weights) -> Schedule:
         schedule = (
             _step(program, fronts, schedule, worst, used)
             or later(program, schedule, worst)
+            or _alone(program, fronts, schedule, worst)
             or _fail(program, schedule, worst)
         )
 
@@ -81,6 +84,17 @@ def later(program: Program, schedule: Schedule, i: int) -> Schedule | None:
         return None
     issue[last] = here + 1
     return settled(program, replace(schedule, issue=tuple(issue)))
+
+
+def _alone(program: Program, fronts: Fronts, schedule: Schedule, i: int) -> Schedule | None:
+    """Execute i in its next smaller plan, its preload issued as late as can be; None if there is no
+    smaller plan."""
+    choice, issue = list(schedule.choice), list(schedule.issue)
+    step = next_execution(program, fronts, i, choice[i])
+    if step is None:
+        return None
+    choice[i], issue[i] = step, last_place(program, i)
+    return settled(program, replace(schedule, choice=tuple(choice), issue=tuple(issue)))
 
 
 def _fail(program: Program, schedule: Schedule, i: int) -> Schedule:
