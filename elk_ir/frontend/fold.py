@@ -264,18 +264,25 @@ def check_size(name: str, type_: ValueType) -> None:
 
 def constant_value(tensor: TensorProto, name: str) -> Value:
     """A constant from a TensorProto with its elements. Raises ModelError if it is malformed."""
-    from onnx import numpy_helper
-
-    try:
-        array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"tensor {name!r} is malformed: {error}") from None
-    array = np.asarray(array)
+    array = _elements(tensor, name)
     if array.size > 1 and array.nbytes > 4096:
         flat = array.reshape(-1)
         if array.dtype.kind != "O" and flat[0] == flat[-1] and (flat == flat[0]).all():
             array = np.broadcast_to(flat[:1].reshape(()), array.shape)
     return Value.constant(name, array)
+
+
+def _elements(tensor: TensorProto, name: str) -> np.ndarray:
+    from onnx import numpy_helper
+
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except KeyError:
+        raise ModelError(
+            f"tensor {name!r} has the element type {tensor.data_type}, which is unknown"
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor {name!r} is malformed: {error}") from None
 
 
 def constant_of(attribute: AttributeProto, name: str) -> Value:
@@ -301,13 +308,12 @@ def constant_of(attribute: AttributeProto, name: str) -> Value:
 
 
 def dense_of_sparse(sparse: object) -> np.ndarray:
-    """A SparseTensorProto as an array."""
-    from onnx import SparseTensorProto, numpy_helper
+    """A SparseTensorProto as an array. Raises ModelError if it is malformed."""
+    from onnx import SparseTensorProto
 
     assert isinstance(sparse, SparseTensorProto)
-    values = numpy_helper.to_array(sparse.values)
-    indices = numpy_helper.to_array(sparse.indices)
     name, shape = sparse.values.name, tuple(sparse.dims)
+    values, indices = _elements(sparse.values, name), _elements(sparse.indices, name)
     if min(shape, default=0) < 0 or prod(shape) * values.itemsize > MAX_SPARSE_BYTES:
         raise ModelError(
             f"sparse tensor {name!r} of shape {list(shape)} would take"

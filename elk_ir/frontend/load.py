@@ -364,14 +364,15 @@ def _rename_reads(graph: GraphProto, renamed: Mapping[str, str]) -> None:
 def _inline_functions(proto: ModelProto, label: str) -> ModelProto:
     if not proto.functions:
         return proto
+    from onnx.checker import ValidationError
     from onnx.inliner import inline_local_functions
 
     try:
         return inline_local_functions(proto, convert_version=True)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, ValidationError) as error:
         raise ModelError(
             f"its functions cannot be inlined: {_first_line(error)}", where=label
-        ) from (None)
+        ) from None
 
 
 def set_apart_unknown_operators(graph: GraphProto) -> None:

@@ -261,6 +261,8 @@ def resolve_file(file: str, base_dir: Path | str) -> Path:
     """The path of a weight file. Raises ModelError when it would leave the model's folder."""
     base = Path(base_dir)
     relative = Path(file)
+    if "\0" in file:
+        raise ModelError(f"external data file {file!r} has a name that no file can have")
     escapes = relative.is_absolute() or ".." in relative.parts or not relative.parts
     if not escapes:
         # A link inside the folder may still point outside of it.
