@@ -27,6 +27,7 @@ from elk_ir.passes.icca_liveness import store_barrier, store_end
 from elk_ir.passes.icca_support import (
     buffers_of,
     clone_onto,
+    consumer_of,
     defining_preloads,
     layout_of,
     offset_of,
@@ -191,7 +192,7 @@ class Lowering:
 
     def handle(self, value: SSAValue) -> str:
         """The variable into which the preloads of a handle land; declared at first use."""
-        execute, v = _consumer(value)
+        execute, v = consumer_of(value)
         # A handle that a loop carries is filled by several preloads, all into one variable.
         group = [p.result for p in defining_preloads(execute.ins[v])]
         if group[0] in self.handles:
@@ -258,25 +259,6 @@ class Lowering:
         """icca.execute → waits, inserts, reshards, ring steps, reduction, results."""
         self.enter(execute)
         ExecuteLowering(self, execute, target).lower()
-
-
-def _consumer(value: SSAValue) -> tuple[icca.ExecuteOp, int]:
-    """The execute that consumes a handle, through the values that loops carry."""
-    work, seen = [value], set[SSAValue]()
-    while work:
-        value = work.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for use in value.uses:
-            op = use.operation
-            if isinstance(op, icca.ExecuteOp):
-                return op, use.index
-            if isinstance(op, icca.RepeatOp):
-                work += [op.body.block.args[use.index + 1], op.outs[use.index]]
-            elif isinstance(op, icca.YieldOp) and isinstance(loop := op.parent_op(), icca.RepeatOp):
-                work += [loop.body.block.args[use.index + 1], loop.outs[use.index]]
-    raise PassFailedException("a preload has no execute that consumes it")
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,25 @@ def defining_preloads(value: SSAValue) -> list[PreloadOp]:
     return found
 
 
+def consumer_of(value: SSAValue) -> tuple[ExecuteOp, int]:
+    """The execute that consumes a handle, and as which operand, through the values that loops
+    carry."""
+    work, seen = [value], set[SSAValue]()
+    while work:
+        value = work.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for use in value.uses:
+            op = use.operation
+            if isinstance(op, ExecuteOp):
+                return op, use.index
+            loop = op.parent_op() if isinstance(op, YieldOp) else op
+            if isinstance(loop, RepeatOp):
+                work += [loop.body.block.args[use.index + 1], loop.outs[use.index]]
+    raise PassFailedException("a preload has no execute that consumes it")
+
+
 def yield_of(repeat: RepeatOp) -> YieldOp:
     """The terminator of a loop's body."""
     last = repeat.body.block.last_op

@@ -10,7 +10,6 @@ from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.utils.exceptions import PassFailedException
 
 from elk_ir.cost.device import device_model
 from elk_ir.cost.model import CostModel
@@ -31,6 +30,7 @@ from elk_ir.passes.icca_liveness import store_barrier, store_end
 from elk_ir.passes.icca_support import (
     buffers_of,
     chip_of,
+    consumer_of,
     defining_preloads,
     hbm_tensors,
     in_place,
@@ -118,7 +118,7 @@ class _Extraction:
         for preload in group:
             if preload in self.handles:
                 return self.handles[preload]
-        execute, v = _consumer(value)
+        execute, v = consumer_of(value)
         sizes = {(b.role, b.index): b.size_bytes for b in buffers_of(execute)}
         name = f"{self.enter(execute)}.preload{v}"
         entry = (name, sizes["preload", v], sharding_of(execute).preload_layout(v))
@@ -322,24 +322,6 @@ class _Execute:
             self.x.results[value] = name
             results.append(name)
         self.once_a_block("apply", self.s.apply_layout(), 1, results, [*uses, *stats])
-
-
-def _consumer(value: SSAValue) -> tuple[ExecuteOp, int]:
-    """The execute that consumes a handle, through the values that loops carry."""
-    work, seen = [value], set[SSAValue]()
-    while work:
-        value = work.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for use in value.uses:
-            op = use.operation
-            if isinstance(op, ExecuteOp):
-                return op, use.index
-            loop = op.parent_op() if isinstance(op, YieldOp) else op
-            if isinstance(loop, RepeatOp):
-                work += [loop.body.block.args[use.index + 1], loop.outs[use.index]]
-    raise PassFailedException("a preload has no execute that consumes it")
 
 
 def _inserts_into(insert: InsertOp, arg: SSAValue) -> bool:
