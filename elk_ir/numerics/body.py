@@ -67,11 +67,11 @@ def is_float(name: str) -> bool:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    # scipy is not a dependency: math.erf element by element is exact and fast enough for
-    # activations; float32 and narrower go through one vectorised pass in float64.
+    # scipy is not a dependency: math.erf element by element is exact, in float64.
     from math import erf
 
-    return np.vectorize(erf, otypes=[np.float64])(x.astype(np.float64)).astype(x.dtype)
+    made = np.fromiter(map(erf, x.ravel().tolist()), np.float64, x.size)
+    return made.astype(x.dtype).reshape(x.shape)
 
 
 def _wide(fn: ArrayFn) -> ArrayFn:
@@ -87,8 +87,9 @@ def _wide(fn: ArrayFn) -> ArrayFn:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # exp of what is at most 0 never overflows: 1 / (1 + e) or e / (1 + e), without a choice.
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+    return (np.exp(np.minimum(x, 0)) / (1 + e)).astype(x.dtype, copy=False)
 
 
 def _integer_div(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ Results may be views of operands: nothing writes to an array that it did not mak
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -19,15 +19,20 @@ import numpy as np
 from elk_ir.numerics.body import SCALAR_OPS, Body, cast, dtype_of
 from elk_ir.numerics.kernels import ReduceKernel, run_whole
 from elk_ir.numerics.tiles import magnitude
+from elk_ir.numerics.views import (
+    Array,
+    NoShortWayError,
+    View,
+    aligned,
+    gathered,
+    matrix_of,
+    ordered,
+    view_of,
+    windows_of,
+)
 from elk_ir.plan.domain import Access, Operator, Phase
 
-Array = np.ndarray
 Prepared = Callable[[Sequence[Array]], list[Array]]
-View = Callable[[Array], Array]
-
-
-class _NoShortWayError(Exception):
-    """Raised while preparing, where only the general kernel will do."""
 
 
 def prepare(op: Operator) -> Prepared:
@@ -39,101 +44,9 @@ def prepare(op: Operator) -> Prepared:
     if make is not None and 0 not in op.extents:
         try:
             return make(op)
-        except _NoShortWayError:
+        except NoShortWayError:
             pass
     return lambda tensors: run_whole(op, tensors)
-
-
-# ---------------------------------------------------------------------- operands
-
-
-def _view(access: Access, extents: tuple[int, ...], dtype: str | None = None) -> View:
-    """From a tensor to its elements at every point: one axis a dimension in D(v), ascending. The
-    tensor is first cast to `dtype`, if that is given."""
-    if dtype is not None and dtype != access.dtype:
-        inner = _view(replace(access, dtype=dtype), extents)
-        return lambda tensor: inner(cast(tensor, dtype))
-    dims = sorted(access.dims)
-    shape = access.block_shape(extents)
-    origin = [
-        a.offset + sum(k * (extents[d] - 1) for d, k in a.terms if k < 0) for a in access.axes
-    ]
-    plain = tuple(shape) == access.shape and not any(origin)
-    axes = [a.simple_dim for a in access.axes]
-    if plain and None not in axes and len(set(axes)) == len(axes):
-        order = tuple(axes.index(d) for d in dims)
-        if order == tuple(range(len(order))):
-            return lambda tensor: tensor
-        return lambda tensor: tensor.transpose(order)
-    if 0 in access.shape:
-        raise _NoShortWayError
-    windows = _windows(access, shape, extents)
-    if plain:
-        return windows
-    neutral = 0 if access.neutral is None else access.neutral
-    element = dtype_of(access.dtype)
-    source, target = [], []
-    for start, size, extent in zip(origin, shape, access.shape, strict=True):
-        lo, hi = max(0, start), max(max(0, start), min(extent, start + size))
-        source.append(slice(lo, hi))
-        target.append(slice(lo - start, hi - start))
-    inner, outer = tuple(source), tuple(target)
-    if all(t == slice(0, n) for t, n in zip(target, shape, strict=True)):
-        return lambda tensor: windows(tensor[inner])
-
-    def padded(tensor: Array) -> Array:
-        block = np.full(shape, neutral, element)
-        block[outer] = tensor[inner]
-        return windows(block)
-
-    return padded
-
-
-def _windows(access: Access, shape: Sequence[int], extents: tuple[int, ...]) -> View:
-    """From a block of an operand or a result to its elements at every point, as a strided view."""
-    dims = sorted(access.dims)
-    size = tuple(extents[d] for d in dims)
-    dtype = dtype_of(access.dtype)
-    # The types of ml_dtypes can't be views of a buffer: integers as wide stand for them.
-    carrier = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else None
-    strides = [prod(shape[j + 1 :]) * dtype.itemsize for j in range(len(shape))]
-    steps, first = [0] * len(size), 0
-    for j, axis in enumerate(access.axes):
-        for d, k in axis.terms:
-            steps[dims.index(d)] += strides[j] * k
-            first += strides[j] * (extents[d] - 1) * -k if k < 0 else 0
-
-    def view(block: Array) -> Array:
-        if not block.flags.c_contiguous:
-            block = np.ascontiguousarray(block)
-        if carrier is None:
-            return np.ndarray(size, block.dtype, block, first, steps)
-        return np.ndarray(size, carrier, block.view(carrier), first, steps).view(dtype)
-
-    return view
-
-
-def _aligned(view: View, dims: Sequence[int], target: Sequence[int]) -> View:
-    """The view with an axis of one where `target` has a dimension that `dims` lacks."""
-    if list(dims) == list(target):
-        return view
-    if not set(dims) <= set(target):
-        raise _NoShortWayError
-    index = tuple(slice(None) if d in dims else None for d in target)
-    return lambda tensor: view(tensor)[index]
-
-
-def _ordered(dims: Sequence[int], target: Sequence[int]) -> View:
-    """From an array over `dims` (in any order) to one over `target`, of which they are a part."""
-    if not set(dims) <= set(target):
-        raise _NoShortWayError
-    order = tuple(dims.index(d) for d in target if d in dims)
-    straight = order == tuple(range(len(order)))
-
-    def moved(array: Array) -> Array:
-        return array if straight else array.transpose(order)
-
-    return _aligned(moved, [d for d in target if d in dims], target)
 
 
 # ---------------------------------------------------------------------- bodies and results
@@ -194,9 +107,9 @@ def _result(op: Operator, result: Access, target: list[int]) -> View:
     written to where the access says."""
     shape = tuple(result.shape)
     if sorted(result.dims) != target or result.block_shape(op.extents) != shape:
-        raise _NoShortWayError
+        raise NoShortWayError
     if any(a.offset or any(k < 0 for _, k in a.terms) for a in result.axes):
-        raise _NoShortWayError
+        raise NoShortWayError
     order: list[int] = []
     merged = True
     for axis in result.axes:
@@ -211,7 +124,7 @@ def _result(op: Operator, result: Access, target: list[int]) -> View:
         if axes == tuple(range(len(axes))):
             return lambda array: array.reshape(shape)
         return lambda array: array.transpose(axes).reshape(shape)
-    dtype, windows = dtype_of(result.dtype), _windows(result, shape, op.extents)
+    dtype, windows = dtype_of(result.dtype), windows_of(result, shape, op.extents)
 
     def scatter(array: Array) -> Array:
         made = np.zeros(shape, dtype)
@@ -224,9 +137,9 @@ def _result(op: Operator, result: Access, target: list[int]) -> View:
 def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Array]], list[Array]]:
     """From a statistic over `dims` to the results, with the operands of the apply phase."""
     target = sorted(op.result_dims)
-    first = _ordered(list(dims), target)
+    first = ordered(list(dims), target)
     others = [
-        (v, _aligned(_view(a, op.extents), sorted(a.dims), target))
+        (v, aligned(view_of(a, op.extents), sorted(a.dims), target))
         for v, a in enumerate(op.operands)
         if a.phase is Phase.APPLY
     ]
@@ -245,7 +158,7 @@ def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Ar
 
 def _map(op: Operator) -> Prepared:
     target = sorted(op.result_dims)
-    views = [_aligned(_view(a, op.extents), sorted(a.dims), target) for a in op.operands]
+    views = [aligned(view_of(a, op.extents), sorted(a.dims), target) for a in op.operands]
     body, results = _body(op.param["body"]), _results(op, target)
     return lambda tensors: results(body([v(t) for v, t in zip(views, tensors, strict=True)]))
 
@@ -254,40 +167,87 @@ def _contract(op: Operator) -> Prepared:
     stat = op.stats[0]
     local = [v for v, a in enumerate(op.operands) if a.phase is Phase.LOCAL]
     if len(local) != 2:
-        raise _NoShortWayError
+        raise NoShortWayError
     dtype = dtype_of(stat.dtype)
-    sides, dims = [], []
-    zeros = op.param.get("zeros") or (None, None)
-    for v, zero in zip(local, zeros, strict=True):
-        sides.append(_factor(op, v, zero))
-        dims.append(sorted(op.operands[v].dims))
-    product, order = _product(dims[0], dims[1], list(stat.dims), op.extents)
-    finish = _epilogue(op, order)
+    zeros = dict(zip(local, op.param.get("zeros") or (None, None), strict=True))
+    dims = [sorted(op.operands[v].dims) for v in local]
+    product = _product(dims[0], dims[1], list(stat.dims), op.extents)
+    if product.swap:
+        local.reverse()
+    bound = max(1, product.inner)
+    for v in local:
+        bound *= _largest(op.operands[v].dtype, zeros[v])
+    first, second = (
+        matrix_of(op.operands[v], op.extents, stat.dtype, zeros[v], order, shape)
+        for v, order, shape in zip(local, product.orders, product.shapes, strict=True)
+    )
+    (a, b), multiply = local, product.multiply(narrow=bound < 2**53)
+    finish = _epilogue(op, product.order)
 
     def run(tensors: Sequence[Array]) -> list[Array]:
-        a, b = (side(tensors[v]) for side, v in zip(sides, local, strict=True))
-        return finish(product(a, b).astype(dtype, copy=False), tensors)
+        made = multiply(first(tensors[a]), second(tensors[b]))
+        return finish(made if made.dtype == dtype else made.astype(dtype), tensors)
 
     return run
 
 
-def _factor(op: Operator, v: int, zero: float | None) -> View:
-    """An operand of a product, as the type that sums have, less its zero point."""
-    access, dtype = op.operands[v], op.stats[0].dtype
-    view = _view(access, op.extents, dtype)
-    if not zero:
-        return view
-    shift = dtype_of(dtype).type(zero)
-    return lambda tensor: view(tensor) - shift
+def _largest(dtype: str, zero: float | None) -> int:
+    """A bound on the magnitude of what a type holds, less `zero`; of floats one that no sum of
+    integers keeps."""
+    kind = dtype_of(dtype)
+    if kind.kind not in "iu" or kind.itemsize > 4:
+        return 2**64
+    return 2 ** (8 * kind.itemsize) + abs(int(zero or 0))
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of two arrays as one of matrices (or of as many as the batch has): for each factor
+    the order of its axes and its shape as a matrix, the second array being the first factor where
+    `swap` is set; the dimensions of the product and its shape."""
+
+    swap: bool
+    orders: tuple[tuple[int, ...], tuple[int, ...]]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    inner: int
+    order: list[int]
+    shape: tuple[int, ...]
+
+    def multiply(self, *, narrow: bool = False) -> Callable[[Array, Array], Array]:
+        """The product of two matrices. Integers are exact, as in `tiles.contract`; `narrow`: no sum
+        of theirs leaves the 53 bits of a float64."""
+        shape, inner = self.shape, max(1, self.inner)
+
+        def run(left: Array, right: Array) -> Array:
+            dtype = left.dtype
+            if dtype.kind not in "iu":
+                return np.matmul(left, right).reshape(shape)
+            if narrow or magnitude(left) * magnitude(right) * inner < 2**53:
+                left, right = left.astype(np.float64), right.astype(np.float64)
+            return np.matmul(left, right).astype(dtype, copy=False).reshape(shape)
+
+        return run
+
+    def arrays(self) -> Callable[[Array, Array], Array]:
+        """The product of two arrays."""
+        multiply, swap = self.multiply(), self.swap
+        (order_a, order_b), (shape_a, shape_b) = self.orders, self.shapes
+
+        def run(a: Array, b: Array) -> Array:
+            if swap:
+                a, b = b, a
+            left = a.transpose(order_a).reshape(shape_a)
+            return multiply(left, b.transpose(order_b).reshape(shape_b))
+
+        return run
 
 
 def _product(
     a_dims: list[int], b_dims: list[int], out: list[int], extents: tuple[int, ...]
-) -> tuple[Callable[[Array, Array], Array], list[int]]:
-    """The product of two arrays over their dimensions, summed over what is not in `out`; and the
-    order of its dimensions. Integers are exact, as in `tiles.contract`."""
+) -> _Product:
+    """The product of two arrays over their dimensions, summed over what is not in `out`."""
     if any(d not in out and (d in a_dims) != (d in b_dims) for d in {*a_dims, *b_dims}):
-        raise _NoShortWayError
+        raise NoShortWayError
     batch = [d for d in out if d in a_dims and d in b_dims]
     rows = [d for d in out if d in a_dims and d not in b_dims]
     cols = [d for d in out if d in b_dims and d not in a_dims]
@@ -302,18 +262,7 @@ def _product(
     right_shape = (nb, ni, nc) if batch else (ni, nc)
     order = [*batch, *rows, *cols]
     shape = tuple(extents[d] for d in order)
-
-    def run(a: Array, b: Array) -> Array:
-        if swap:
-            a, b = b, a
-        left = a.transpose(left_order).reshape(left_shape)
-        right = b.transpose(right_order).reshape(right_shape)
-        dtype = left.dtype
-        if dtype.kind in "iu" and magnitude(left) * magnitude(right) * max(1, ni) < 2**53:
-            left, right = left.astype(np.float64), right.astype(np.float64)
-        return np.matmul(left, right).astype(dtype, copy=False).reshape(shape)
-
-    return run, order
+    return _Product(swap, (left_order, right_order), (left_shape, right_shape), ni, order, shape)
 
 
 def _reduce(op: Operator) -> Prepared:
@@ -321,10 +270,19 @@ def _reduce(op: Operator) -> Prepared:
     dims = sorted(op.operands[0].dims)
     gone = tuple(i for i, d in enumerate(dims) if d not in stat.dims)
     kept = [d for d in dims if d in stat.dims]
-    view, finish = _view(op.operands[0], op.extents, stat.dtype), _epilogue(op, kept)
+    view, finish = view_of(op.operands[0], op.extents, stat.dtype), _epilogue(op, kept)
     fn, dtype = ReduceKernel.FUNCTIONS[op.param["combiner"]], dtype_of(stat.dtype)
     if kept != [d for d in stat.dims if d in kept]:
-        raise _NoShortWayError
+        raise NoShortWayError
+    if op.param["combiner"] in ("max", "min") and gone:
+        # Of windows, these don't depend on the order: whole rows at a time.
+        order = (*gone, *(i for i, d in enumerate(dims) if d in stat.dims))
+        shape = (prod(op.extents[dims[i]] for i in gone), *(op.extents[d] for d in kept))
+        rows = gathered(op.operands[0], op.extents, stat.dtype, None, order, shape)
+        if rows is not None:
+            return lambda tensors: finish(
+                fn.reduce(rows(tensors[0]), axis=0, initial=stat.neutral), tensors
+            )
 
     def run(tensors: Sequence[Array]) -> list[Array]:
         array = view(tensors[0])
@@ -341,9 +299,9 @@ def _over_rows(op: Operator) -> tuple[View, list[int], tuple[int, ...]]:
     access, stat = op.operands[0], op.stats[0]
     dims = sorted(access.dims)
     if dims != sorted(op.result_dims):
-        raise _NoShortWayError
+        raise NoShortWayError
     axes = tuple(i for i, d in enumerate(dims) if d not in stat.dims)
-    return _view(access, op.extents, stat.dtype), dims, axes
+    return view_of(access, op.extents, stat.dtype), dims, axes
 
 
 def _softmax(op: Operator) -> Prepared:
@@ -363,7 +321,7 @@ def _softmax(op: Operator) -> Prepared:
 def _normalize(op: Operator) -> Prepared:
     view, dims, axes = _over_rows(op)
     others = [
-        (v, _aligned(_view(a, op.extents), sorted(a.dims), dims))
+        (v, aligned(view_of(a, op.extents), sorted(a.dims), dims))
         for v, a in enumerate(op.operands)
         if v
     ]
@@ -389,24 +347,42 @@ def _normalize(op: Operator) -> Prepared:
 
 
 def _concat(op: Operator) -> Prepared:
+    """Each operand from where it starts to where the next one does, as `kernels.ConcatKernel`."""
     d, dims = op.param["dim"], list(range(len(op.dims)))
     (result,) = op.results
-    straight = [a.simple_dim for a in result.axes] == dims
-    if not straight or tuple(result.shape) != op.extents:
-        raise _NoShortWayError
-    end = 0
-    for access in op.operands:
-        axes = [a.terms for a in access.axes]
-        offsets = [a.offset for a in access.axes]
-        if axes != [((i, 1),) for i in dims] or offsets != [-end if i == d else 0 for i in dims]:
-            raise _NoShortWayError
-        if any(n != op.extents[i] for i, n in enumerate(access.shape) if i != d):
-            raise _NoShortWayError
-        end += access.shape[d]
-    if end != op.extents[d]:
-        raise _NoShortWayError
-    dtype = result.dtype
-    return lambda tensors: [np.concatenate([cast(t, dtype) for t in tensors], axis=d)]
+    starts = [
+        -next((a.offset for a in access.axes if any(t == d for t, _ in a.terms)), 0)
+        for access in op.operands
+    ]
+    ends = [*starts[1:], op.extents[d]]
+    if starts[0] != 0 or starts != sorted(starts) or ends[-1] < starts[-1]:
+        raise NoShortWayError
+    parts: list[tuple[View, tuple[slice, ...]]] = []
+    for access, start, end in zip(op.operands, starts, ends, strict=True):
+        extents = tuple(end - start if i == d else n for i, n in enumerate(op.extents))
+        if end > start:
+            view = aligned(view_of(_begun(access, d, start), extents), sorted(access.dims), dims)
+            parts.append((view, (*[slice(None)] * d, slice(start, end))))
+        else:
+            parts.append((lambda tensor: tensor[:0], (slice(0, 0),)))
+    results, dtype = _results(op, dims), dtype_of(result.dtype)
+
+    def run(tensors: Sequence[Array]) -> list[Array]:
+        made = np.empty(op.extents, dtype)
+        for (view, where), tensor in zip(parts, tensors, strict=True):
+            made[where] = view(tensor)
+        return results([made])
+
+    return run
+
+
+def _begun(access: Access, d: int, start: int) -> Access:
+    """The access with dimension `d` counted from `start`."""
+    axes = tuple(
+        replace(a, offset=a.offset + start * sum(k for t, k in a.terms if t == d))
+        for a in access.axes
+    )
+    return replace(access, axes=axes)
 
 
 def _attention(op: Operator) -> Prepared:
@@ -414,18 +390,19 @@ def _attention(op: Operator) -> Prepared:
     (kv,) = op.reductions
     score_dims = [*top.dims, kv]
     if score_dims[:-1] != sorted(score_dims[:-1]):
-        raise _NoShortWayError
+        raise NoShortWayError
     dims = [sorted(a.dims) for a in op.operands]
-    views = [_view(a, op.extents, top.dtype) for a in op.operands[:3]]
+    views = [view_of(a, op.extents, top.dtype) for a in op.operands[:3]]
     reached = [d for d in score_dims if d in dims[0] or d in dims[1]]
-    scores_of, order = _product(dims[0], dims[1], reached, op.extents)
-    ordered = _ordered(order, score_dims)
-    weighted_of, out_order = _product(score_dims, dims[2], list(out.dims), op.extents)
-    total_of = _ordered(list(top.dims), [d for d in out_order if d in top.dims])
+    first = _product(dims[0], dims[1], reached, op.extents)
+    second = _product(score_dims, dims[2], list(out.dims), op.extents)
+    scores_of, weighted_of, out_order = first.arrays(), second.arrays(), second.order
+    in_order = ordered(first.order, score_dims)
+    total_of = ordered(list(top.dims), [d for d in out_order if d in top.dims])
     total_index = tuple(slice(None) if d in top.dims else None for d in out_order)
     masked = len(op.operands) > 3 and op.operands[3].phase is not Phase.APPLY
     if len(op.operands) > 3 and not masked:
-        raise _NoShortWayError
+        raise NoShortWayError
     mask_of = _masks(op, score_dims) if masked else None
     finish = _epilogue(op, out_order)
     cap = op.param.get("softcap")
@@ -434,7 +411,7 @@ def _attention(op: Operator) -> Prepared:
 
     def run(tensors: Sequence[Array]) -> list[Array]:
         q, k, v = (view(tensors[i]) for i, view in enumerate(views))
-        scores = ordered(scores_of(q, k)) * scale
+        scores = in_order(scores_of(q, k)) * scale
         if cap is not None:
             scores = np.tanh(scores / cap) * scale.dtype.type(cap)
         if mask_of is not None:
@@ -458,7 +435,7 @@ def _masks(op: Operator, score_dims: Sequence[int]) -> Callable[[Array, Array], 
     """Scores with the fourth operand of an attention applied: a choice, or a sum."""
     access = op.operands[3]
     own = sorted(access.dims)
-    view, align = _view(access, op.extents), _ordered(own, score_dims)
+    view, align = view_of(access, op.extents), ordered(own, score_dims)
     lowest = -np.inf
 
     def run(scores: Array, mask: Array) -> Array:

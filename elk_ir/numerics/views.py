@@ -1,0 +1,198 @@
+"""Views of whole operands for operators that are prepared once (`compiled`).
+
+A `View` is a function from a tensor to its elements at every point of an iteration domain; what it
+needs beyond the tensor is worked out when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from elk_ir.numerics.body import cast, dtype_of
+from elk_ir.plan.domain import Access
+
+Array = np.ndarray
+View = Callable[[Array], Array]
+
+
+class NoShortWayError(Exception):
+    """Raised while preparing, where only the general kernel will do."""
+
+
+def view_of(access: Access, extents: tuple[int, ...], dtype: str | None = None) -> View:
+    """From a tensor to its elements at every point: one axis a dimension in D(v), ascending. The
+    tensor is first cast to `dtype`, if that is given."""
+    if dtype is not None and dtype != access.dtype:
+        inner = view_of(replace(access, dtype=dtype), extents)
+        return lambda tensor: inner(cast(tensor, dtype))
+    dims = sorted(access.dims)
+    shape = access.block_shape(extents)
+    origin = _origin(access, extents)
+    plain = tuple(shape) == access.shape and not any(origin)
+    axes = [a.simple_dim for a in access.axes]
+    if plain and None not in axes and len(set(axes)) == len(axes):
+        order = tuple(axes.index(d) for d in dims)
+        if order == tuple(range(len(order))):
+            return lambda tensor: tensor
+        return lambda tensor: tensor.transpose(order)
+    if 0 in access.shape:
+        raise NoShortWayError
+    windows = windows_of(access, shape, extents)
+    if plain:
+        return windows
+    neutral = 0 if access.neutral is None else access.neutral
+    element = dtype_of(access.dtype)
+    inner, outer = _overlap(access, shape, origin)
+    if all(t == slice(0, n) for t, n in zip(outer, shape, strict=True)):
+        return lambda tensor: windows(tensor[inner])
+
+    def padded(tensor: Array) -> Array:
+        block = np.full(shape, neutral, element)
+        block[outer] = tensor[inner]
+        return windows(block)
+
+    return padded
+
+
+def _origin(access: Access, extents: tuple[int, ...]) -> list[int]:
+    """Where the image of the domain begins on each axis, which may be outside of the tensor."""
+    return [a.offset + sum(k * (extents[d] - 1) for d, k in a.terms if k < 0) for a in access.axes]
+
+
+def _overlap(
+    access: Access, shape: Sequence[int], origin: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """What the tensor and a block of `shape` at `origin` have in common: where it lies in each."""
+    source, target = [], []
+    for start, size, extent in zip(origin, shape, access.shape, strict=True):
+        lo, hi = max(0, start), max(max(0, start), min(extent, start + size))
+        source.append(slice(lo, hi))
+        target.append(slice(lo - start, hi - start))
+    return tuple(source), tuple(target)
+
+
+def windows_of(access: Access, shape: Sequence[int], extents: tuple[int, ...]) -> View:
+    """From a block of an operand or a result to its elements at every point, as a strided view."""
+    dims = sorted(access.dims)
+    size = tuple(extents[d] for d in dims)
+    dtype = dtype_of(access.dtype)
+    # The types of ml_dtypes can't be views of a buffer: integers as wide stand for them.
+    carrier = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else None
+    strides = [prod(shape[j + 1 :]) * dtype.itemsize for j in range(len(shape))]
+    steps, first = [0] * len(size), 0
+    for j, axis in enumerate(access.axes):
+        for d, k in axis.terms:
+            steps[dims.index(d)] += strides[j] * k
+            first += strides[j] * (extents[d] - 1) * -k if k < 0 else 0
+
+    def view(block: Array) -> Array:
+        if not block.flags.c_contiguous:
+            block = np.ascontiguousarray(block)
+        if carrier is None:
+            return np.ndarray(size, block.dtype, block, first, steps)
+        return np.ndarray(size, carrier, block.view(carrier), first, steps).view(dtype)
+
+    return view
+
+
+GATHERED_ELEMENTS = 1 << 18
+"""Matrices of windows up to this size have a buffer, and an index of 8 bytes an element."""
+
+LONG_RUN = 16
+"""From this many elements in a row on, numpy copies windows faster than it picks elements."""
+
+
+def matrix_of(
+    access: Access,
+    extents: tuple[int, ...],
+    dtype: str,
+    zero: float | None,
+    order: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> View:
+    """From a tensor to its elements at every point less `zero`, as `dtype`, axes in `order` and
+    merged to `shape`. Of windows it is a buffer that the next call writes again."""
+    if (windows := gathered(access, extents, dtype, zero, order, shape)) is not None:
+        return windows
+    view = view_of(access, extents, dtype)
+    if not zero:
+        return lambda tensor: view(tensor).transpose(order).reshape(shape)
+    shift = dtype_of(dtype).type(zero)
+    return lambda tensor: (view(tensor) - shift).transpose(order).reshape(shape)
+
+
+def gathered(
+    access: Access,
+    extents: tuple[int, ...],
+    dtype: str,
+    zero: float | None,
+    order: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> View | None:
+    """`matrix_of` of windows and padded tensors up to some size; None for others."""
+    element = dtype_of(dtype)
+    simple = all(a.simple_dim is not None for a in access.axes)
+    if simple or 0 in access.shape or element.kind not in "fiu":
+        return None
+    if prod(shape) > GATHERED_ELEMENTS:
+        return None
+    extent = access.block_shape(extents)
+    inner, outer = _overlap(access, extent, _origin(access, extents))
+    neutral = 0 if access.neutral is None else access.neutral
+    shift = element.type(zero or 0)
+    block = np.full(extent, neutral, element) - shift
+    hole, made = block[outer], np.empty(shape, element)
+    windows = windows_of(replace(access, dtype=dtype), extent, extents)
+
+    def fill(tensor: Array) -> None:
+        hole[...] = tensor[inner]
+        if zero:
+            np.subtract(hole, shift, out=hole)
+
+    if extents[sorted(access.dims)[order[-1]]] >= LONG_RUN:
+        points = windows(block).transpose(order)
+        wide = made.reshape(points.shape)
+
+        def copied(tensor: Array) -> Array:
+            fill(tensor)
+            np.copyto(wide, points)
+            return made
+
+        return copied
+    wanted = replace(access, dtype="int64")
+    numbers = np.arange(block.size).reshape(extent)
+    index = windows_of(wanted, extent, extents)(numbers).transpose(order).reshape(shape)
+    flat = block.reshape(-1)
+
+    def picked(tensor: Array) -> Array:
+        fill(tensor)
+        return flat.take(index, out=made, mode="clip")
+
+    return picked
+
+
+def aligned(view: View, dims: Sequence[int], target: Sequence[int]) -> View:
+    """The view with an axis of one where `target` has a dimension that `dims` lacks."""
+    if list(dims) == list(target):
+        return view
+    if not set(dims) <= set(target):
+        raise NoShortWayError
+    index = tuple(slice(None) if d in dims else None for d in target)
+    return lambda tensor: view(tensor)[index]
+
+
+def ordered(dims: Sequence[int], target: Sequence[int]) -> View:
+    """From an array over `dims` (in any order) to one over `target`, of which they are a part."""
+    if not set(dims) <= set(target):
+        raise NoShortWayError
+    order = tuple(dims.index(d) for d in target if d in dims)
+    straight = order == tuple(range(len(order)))
+
+    def moved(array: Array) -> Array:
+        return array if straight else array.transpose(order)
+
+    return aligned(moved, [d for d in target if d in dims], target)
