@@ -24,6 +24,7 @@ def compare_policies(
     time_budget_s: float | None = None,
     objective: str | None = None,
     attention_chunks: int | None = None,
+    floats: str | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
@@ -31,8 +32,8 @@ def compare_policies(
     (docs/commands.md), in the order given. Exported as `elk_ir.compare_policies`.
 
     policies: None for all of them and `ideal`. objective: what they minimise, time (None: this) or
-    energy. attention_chunks: as for `elk_ir.compile`. seed: of the search. The plans of the
-    operators are enumerated once; a policy that fits in no way has `error` in place of its times.
+    energy. attention_chunks, floats: as for `elk_ir.compile`. seed: of the search. The plans of
+    the operators are enumerated once; a policy that fits in no way has `error` for its times.
     Raises ElkError for an unknown policy and for what can't be compiled.
     """
     from elk_ir.compiler import resolve_chip
@@ -46,5 +47,7 @@ def compare_policies(
     say = progress or (lambda _: None)
     with quiet_collector():
         machine = resolve_chip(chip)
-        prepared = prepare(str(model), machine, dims or {}, kv_capacity, say, attention_chunks)
+        prepared = prepare(
+            str(model), machine, dims or {}, kv_capacity, say, attention_chunks, floats
+        )
         return list(compare(prepared, list(names), time_budget_s, seed, say, objective or "time"))

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
-from elk_ir.errors import ElkError, ModelError, UsageError
+from elk_ir.errors import CapacityError, ElkError, ModelError, UsageError
 from elk_ir.numerics.tensors import TensorSpec
 from elk_ir.target import Target, find_target
 
@@ -82,6 +82,7 @@ def compile_model(
     time_budget_s: float | None = None,
     objective: str | None = None,
     attention_chunks: int | None = None,
+    floats: str | None = None,
     mapping: Mapping[str, str | int] | None = None,
     quantize: Quantization | None = None,
     simulate: bool = True,
@@ -101,6 +102,8 @@ def compile_model(
     objective: what policies minimise: time (None: this) or energy.
     attention_chunks: into how many parts of the batch attention over a KV cache is cut, 1 for none
     (None: as many as the chip's SRAM asks for, docs/scheduling.md).
+    floats: f16 or bf16, what float32 tensors are stored and multiplied as; sums stay float32 (None:
+    they are left alone; docs/targets/poplar.md). Inputs and outputs keep the model's types.
     mapping: for northpole, options of `northpole-map-stages`: precision, cards, users, route.
     quantize: makes the products of the model products of integers (docs/quantization.md).
     simulate: whether the report says how long the program takes on the chip.
@@ -132,6 +135,7 @@ def compile_model(
             time_budget_s=time_budget_s,
             objective=objective,
             attention_chunks=attention_chunks,
+            floats=floats,
             mapping=mapping,
             source=entry,
         )
@@ -176,21 +180,48 @@ def compile_model(
             )
         else:
             levels["te"] = module.clone()
-            program = lower_program(
-                module,
-                back,
-                backend,
-                levels=levels,
-                chip=machine,
-                source=source,
-                signature=signature_of(levels[entry]),
-                dims=dims or {},
-                simulate=simulate,
-                progress=progress,
-            )
+            try:
+                program = lower_program(
+                    module,
+                    back,
+                    backend,
+                    levels=levels,
+                    chip=machine,
+                    source=source,
+                    signature=signature_of(levels[entry]),
+                    dims=dims or {},
+                    simulate=simulate,
+                    progress=progress,
+                )
+            except CapacityError as error:
+                if entry == "onnx" and dims and machine.hbm is not None:
+                    suggest_dims(error, model, machine, module, dims, passes)
+                raise
         program.report["compile_cpu_s"] = time.process_time() - started
         program.report["compile_peak_rss_bytes"] = peak_rss_bytes()
     return program
+
+
+def suggest_dims(
+    error: CapacityError,
+    model: Model,
+    chip: Chip,
+    module: ModuleOp,
+    dims: Mapping[str, int],
+    passes: Sequence[ModulePass],
+) -> None:
+    """Let `error` say with which smaller values of `dims` the model would fit. module: the program
+    before it is scheduled; passes: those that lead from the model to the target."""
+    from elk_ir.smaller import suggest_dimensions
+
+    front, _ = split_at(passes, "icca-schedule")
+
+    def prepare(bound: Mapping[str, int]) -> ModuleOp:
+        other, source = import_source(model, chip, dims=bound)
+        run_passes(context(), other, front, model=source.name)
+        return other
+
+    suggest_dimensions(error, module, dims, prepare)
 
 
 def lower_program(
@@ -379,6 +410,7 @@ def pipeline(
     time_budget_s: float | None = None,
     objective: str | None = None,
     attention_chunks: int | None = None,
+    floats: str | None = None,
     mapping: Mapping[str, str | int] | None = None,
     source: str = "onnx",
 ) -> tuple[ModulePass, ...]:
@@ -395,6 +427,9 @@ def pipeline(
     if kv_capacity is not None and kv_capacity < 1:
         raise ElkError(f"a KV capacity of {kv_capacity} entries holds nothing")
     names = [*_FRONT_ENDS[source], "te-pipeline"]
+    if floats is not None:
+        check_floats(floats)
+        names.append(f"te-change-floats{{to={floats}}}")
     if kv_capacity is not None:
         names.append(f"te-state-capacity{{entries={kv_capacity}}}")
     if attention_chunks is not None and attention_chunks < 1:
@@ -414,6 +449,17 @@ def pipeline(
         with_options(each, chunks if each.name == "te-chunk-attention" else given)
         for each in passes
     )
+
+
+def check_floats(floats: str) -> None:
+    """Raises ElkError for a name that is none of what float32 can become."""
+    from elk_ir.passes.te_change_floats import FLOATS
+
+    if floats not in FLOATS:
+        raise ElkError(
+            f"unknown floats {floats!r}",
+            hint=f"float32 can become {' or '.join(FLOATS)}; by default it stays",
+        )
 
 
 def with_options(each: ModulePass, given: Mapping[str, object]) -> ModulePass:
@@ -580,6 +626,12 @@ def chip_of_module(module: ModuleOp) -> Chip:
     if not isinstance(attr, ChipAttr):
         raise ElkError("the program names no chip (attribute icca.chip)")
     return attr.to_chip()
+
+
+def floats_of_module(module: ModuleOp) -> str | None:
+    """What the float32 tensors of a program were changed to, f16 or bf16."""
+    attr = module.attributes.get("te.floats")
+    return attr.data if isinstance(attr, StringAttr) else None
 
 
 def policy_of_module(module: ModuleOp) -> str | None:

@@ -392,6 +392,7 @@ def build_hosted_report(
         "chip_hash": chip.content_hash(),
         "target": target,
         "policy": next((p.report["policy"] for p in devices.values()), None),
+        "floats": next((p.report["floats"] for p in devices.values()), None),
         "dims": {},
         "host": host_fields(functions),
         "pieces": [

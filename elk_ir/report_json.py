@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block
 
 from elk_ir import __version__
-from elk_ir.compiler import Signature, policy_of_module
+from elk_ir.compiler import Signature, floats_of_module, policy_of_module
 from elk_ir.dialects import icca, ipu
 from elk_ir.dialects.icca.attrs import HbmKind
 from elk_ir.dialects.location import node_names
@@ -58,6 +58,7 @@ def build_report(
         "chip_hash": chip.content_hash(),
         "target": target.name,
         "policy": policy_of_module(program),
+        "floats": floats_of_module(program),
         "dims": dict(sorted(dims.items())),
     }
     tokens = tokens_per_run(program, signature)

@@ -54,6 +54,7 @@ PASSES: dict[str, str] = {
     "onnx-cut-host": "elk_ir.passes.onnx_cut_host:OnnxCutHostPass",
     "onnx-fold-constants": "elk_ir.passes.onnx_fold_constants:OnnxFoldConstantsPass",
     "te-canonicalize": "elk_ir.passes.te_canonicalize:TeCanonicalizePass",
+    "te-change-floats": "elk_ir.passes.te_change_floats:TeChangeFloatsPass",
     "te-chunk-attention": "elk_ir.passes.te_chunk_attention:TeChunkAttentionPass",
     "te-chunk-large": "elk_ir.passes.te_chunk_large:TeChunkLargePass",
     "te-fold-quantization": "elk_ir.passes.te_fold_quantization:TeFoldQuantizationPass",

@@ -26,6 +26,7 @@ from elk_ir.compiler import (
     Source,
     chip_of_module,
     context,
+    floats_of_module,
     import_source,
     input_level,
     pipeline,
@@ -118,6 +119,7 @@ def verify_levels(
     dims: Mapping[str, int] | None = None,
     kv_capacity: int | None = None,
     attention_chunks: int | None = None,
+    floats: str | None = None,
     mapping: Mapping[str, str | int] | None = None,
     expected: Arrays | None = None,
     passes: Sequence[ModulePass] | None = None,
@@ -128,7 +130,8 @@ def verify_levels(
 
     inputs: by name; None makes them up from `random_inputs_seed`. `expected` outputs (from the
     framework that exported the model, say) check the import as well. `target`, `mapping`,
-    `attention_chunks`: as for `compile_model`. `passes` replaces the pipeline;
+    `attention_chunks`, `floats`: as for `compile_model`; where floats were changed, levels are
+    judged by the tolerance of their new type. `passes` replaces the pipeline;
     `before_schedule` is the text of passes that are added to it (`with_plans`). IR is judged from
     its te level on. Raises ElkError for what can't be compiled or run at the first level.
     """
@@ -148,6 +151,7 @@ def verify_levels(
                 policy=policy,
                 kv_capacity=kv_capacity,
                 attention_chunks=attention_chunks,
+                floats=floats,
                 mapping=mapping,
                 source=entry,
             )
@@ -234,6 +238,7 @@ class _Session:
             if each.name.endswith(_VERIFIER):
                 continue  # it changes nothing
             level = level_of(module)
+            self.precision = coarsest((self.precision, *_changed_floats(module)))
             self.say(f"running the {level} level after {each.name}")
             check = self.check(module, labels[position], level)
             if not check.ok:
@@ -381,6 +386,14 @@ def _labels(passes: Sequence[ModulePass]) -> list[str]:
         before = sum(1 for label in labels if label.split("#")[0] == each.name)
         labels.append(f"{each.name}#{before + 1}" if before else each.name)
     return labels
+
+
+def _changed_floats(module: ModuleOp) -> tuple[str, ...]:
+    """The type that the float32 of a module was changed to, if it was."""
+    from elk_ir.passes.te_change_floats import FLOATS
+
+    floats = floats_of_module(module)
+    return () if floats is None else (FLOATS[floats],)
 
 
 def _weight_types(module: ModuleOp) -> list[str]:

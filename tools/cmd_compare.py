@@ -72,7 +72,13 @@ def run(args: argparse.Namespace) -> int:
     stages = stages_of(args.stages)
     with progress() as say, quiet_collector():
         prepared = prepare(
-            args.model, args.chip, dims_of(args), args.kv_capacity, say, args.attention_chunks
+            args.model,
+            args.chip,
+            dims_of(args),
+            args.kv_capacity,
+            say,
+            args.attention_chunks,
+            args.floats,
         )
         results = list(
             compare(prepared, names, args.time_budget, args.seed, say, args.objective or "time")
@@ -134,6 +140,7 @@ def prepare(
     kv_capacity: int | None = None,
     say: Say = lambda _: None,
     attention_chunks: int | None = None,
+    floats: str | None = None,
 ) -> Prepared:
     """Everything that comes before scheduling. Raises ElkError for what can't be compiled."""
     from elk_ir.compiler import (
@@ -156,7 +163,9 @@ def prepare(
             hint="choose a chip with HBM (`elk chips` lists them)",
         )
     module, source = import_source(model, machine, dims=dims, progress=say)
-    passes = pipeline(machine, kv_capacity=kv_capacity, attention_chunks=attention_chunks)
+    passes = pipeline(
+        machine, kv_capacity=kv_capacity, attention_chunks=attention_chunks, floats=floats
+    )
     front, _ = split_at(passes, "icca-schedule")
     run_passes(context(), module, front, model=source.name, progress=say)
     check_hbm(module, machine)

@@ -109,6 +109,7 @@ def run_steps(args: argparse.Namespace) -> int:
             progress=say,
             policy=args.policy,
             attention_chunks=args.attention_chunks,
+            floats=args.floats,
             target=args.target,
             mapping=mapping_of(args),
             quantize=quantization_of(args),

@@ -131,6 +131,7 @@ def _write_report(args: argparse.Namespace, program: Program, say: Callable[[str
             time_budget_s=args.time_budget,
             objective=args.objective,
             attention_chunks=args.attention_chunks,
+            floats=args.floats,
             progress=say,
         )
     say("writing the report")

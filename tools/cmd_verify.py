@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             dims=dims_of(args),
             kv_capacity=args.kv_capacity,
             attention_chunks=args.attention_chunks,
+            floats=args.floats,
             expected=expected,
             before_schedule=args.before_schedule,
             progress=say,

@@ -32,6 +32,7 @@ _COMPILE_FLAGS = (
     "time_budget",
     "objective",
     "attention_chunks",
+    "floats",
     "precision",
     "cards",
     "users",
@@ -88,6 +89,12 @@ def add_compile_flags(parser: argparse.ArgumentParser, *, chip_required: bool) -
         metavar="N",
         help="cut attention over a KV cache into N parts of the batch, 1: leave it whole"
         " (default: what the chip's SRAM asks for)",
+    )
+    group.add_argument(
+        "--floats",
+        choices=("f16", "bf16"),
+        help="store and multiply float32 tensors as fp16 or bf16, with sums in float32; inputs and"
+        " outputs keep the model's types (default: leave the model's types alone)",
     )
 
     cards = parser.add_argument_group("mapping to NorthPole cards")
@@ -270,6 +277,7 @@ def _options(args: argparse.Namespace, say: Say, simulate: bool) -> dict[str, An
         "time_budget_s": args.time_budget,
         "objective": args.objective,
         "attention_chunks": args.attention_chunks,
+        "floats": args.floats,
         "mapping": mapping_of(args),
         "quantize": quantization_of(args),
         "simulate": simulate,

@@ -6,6 +6,7 @@ in order to a list of arrays that starts with one array a part:
     transpose P…        permute the axes of every array
     reshape D…          new shape of every array
     cast T              to element type T (f16, bf16, i8, …)
+    saturate T          to f16 or bf16, finite numbers beyond its largest become that one
     slice A S E K       elements S, S+K, … before E on axis A
     add X | mul X       with a scalar of the array's own type
     quantize T A…       to a narrow type T (i8, i4, i2, f8E4M3FN), a step for each index of the
@@ -171,6 +172,12 @@ def _stepped(typed: Typed, word: str, args: list[str]) -> Typed:
             return dtype, target
         case "cast":
             return BY_NAME[args[0]].name, shape
+        case "saturate":
+            from elk_ir.quant.integers import LARGEST
+
+            if BY_NAME[args[0]].numpy not in LARGEST:
+                raise ValueError(f"floats as {args[0]}")
+            return BY_NAME[args[0]].name, shape
         case "slice":
             axis, start, stop, step = (int(a) for a in args)
             if not 0 <= axis < len(shape) or start < 0 or step < 1:
@@ -226,6 +233,10 @@ def _apply_step(array: np.ndarray, word: str, args: list[str]) -> np.ndarray:
             return array.reshape([int(a) for a in args])
         case "cast":
             return array.astype(numpy_dtype(args[0]))
+        case "saturate":
+            from elk_ir.quant.integers import saturated
+
+            return saturated(array, BY_NAME[args[0]].numpy)
         case "slice":
             axis, start, stop, step = (int(a) for a in args)
             return array[(slice(None),) * axis + (slice(start, stop, step),)]

@@ -13,6 +13,9 @@ NARROW = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 FLOAT8 = {"float8_e4m3fn": 448.0}
 """Largest finite number of the eight-bit float types that numbers are stored as."""
 
+LARGEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
+"""Largest finite number of the float types that float32 can become."""
+
 
 def integer_range(dtype: str) -> tuple[int, int]:
     """The least and the greatest value of an integer type, narrow ones included."""
@@ -30,10 +33,12 @@ def integer_type(bits: int, *, signed: bool = True) -> str:
 
 def quantize_array(x: np.ndarray, steps: np.ndarray | float, dtype: str) -> np.ndarray:
     """round(x / steps), saturated, as `dtype`; float32 arithmetic, ties to even. An eight-bit float
-    rounds to its own numbers.
+    and fp16 and bf16 round to their own numbers.
 
     `steps` broadcast against `x`."""
     scaled = np.asarray(x, np.float32) / np.asarray(steps, np.float32)
+    if dtype in LARGEST:
+        return saturated(scaled, dtype)
     if dtype in FLOAT8:
         return np.clip(scaled, -FLOAT8[dtype], FLOAT8[dtype]).astype(dtype_of(dtype))
     low, high = integer_range(dtype)
@@ -46,3 +51,13 @@ def quantize_array(x: np.ndarray, steps: np.ndarray | float, dtype: str) -> np.n
 def dequantize_array(q: np.ndarray, steps: np.ndarray | float) -> np.ndarray:
     """q · steps in float32."""
     return np.asarray(q).astype(np.float32) * np.asarray(steps, np.float32)
+
+
+def saturated(x: np.ndarray, dtype: str) -> np.ndarray:
+    """`x` rounded to fp16 or bf16; finite numbers beyond it become its largest."""
+    with np.errstate(over="ignore"):
+        narrow = x.astype(dtype_of(dtype))
+    lost = ~np.isfinite(narrow) & np.isfinite(x)
+    if lost.any():
+        narrow[lost] = np.copysign(LARGEST[dtype], x[lost]).astype(dtype_of(dtype))
+    return narrow

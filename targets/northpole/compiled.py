@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from elk_ir import __version__
-from elk_ir.compiler import GPIPE, Signature
+from elk_ir.compiler import GPIPE, Signature, floats_of_module
 from elk_ir.dialects import northpole
 from elk_ir.dialects.location import node_names
 from elk_ir.dialects.types import shape_dtype
@@ -67,6 +67,7 @@ def build_northpole_report(
         "chip_hash": chip.content_hash(),
         "target": target_name,
         "policy": GPIPE,
+        "floats": floats_of_module(program),
         "dims": dict(sorted(dims.items())),
         "quantized": _quantized(target),
         "graph_batch": mapping.network.batch,
