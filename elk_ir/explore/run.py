@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,7 @@ from elk_ir.errors import ElkError
 from elk_ir.explore.evaluate import evaluate
 from elk_ir.explore.store import Store
 from elk_ir.explore.sweep import Sweep
-from elk_ir.explore.task import Outcome, Task, dispatch_order, tasks_of
+from elk_ir.explore.task import Outcome, Task, dispatch_order, machine_of, tasks_of
 
 BEAT_S = 10.0
 """Seconds between signs of life."""
@@ -24,6 +26,11 @@ POLL_S = 0.2
 
 ATTEMPTS = 3
 """How often a point may lose its worker process before it counts as a failure."""
+
+ONE_THREAD = {
+    f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")
+}
+"""For the processes of `--jobs`: their number is the number of cores in use."""
 
 Say = Callable[[str], None]
 
@@ -164,6 +171,7 @@ class Claims:
         self.flying: set[str] = set()
         self.given = 0
         self._lock = threading.Lock()
+        self._machine = {task.key: machine_of(task) for task in tasks}
 
     def __iter__(self) -> Iterator[Task]:
         while True:
@@ -172,19 +180,55 @@ class Claims:
                 return
             yield task
 
-    def next(self) -> Task | None:
-        """The next task, None if all others are done or claimed elsewhere. Safe between threads."""
+    def next(self, last: Task | None = None, others: Sequence[Task] = ()) -> Task | None:
+        """The next task, None if all others are done, claimed elsewhere, or better left to the
+        process that is on their machine. last: what the process that asks has computed before;
+        others: what other processes are on. Safe between threads."""
         with self._lock:
-            found = self._store.claim(self._tasks, 1)
+            offered = _offered(self._tasks, self._machine, last, others)
+            found = self._store.claim(offered, 1)
+            taken = offered if not found else offered[: offered.index(found[0]) + 1]
+            # What was passed over is done or taken; a later pass looks at it again.
+            gone = {task.key for task in taken}
+            self._tasks = [task for task in self._tasks if task.key not in gone]
             if not found:
                 return None
-            task = found[0]
-            # What stands before it is done or taken; a later pass looks at it again.
-            position = next(i for i, t in enumerate(self._tasks) if t.key == task.key)
-            del self._tasks[: position + 1]
-            self.flying.add(task.key)
+            self.flying.add(found[0].key)
             self.given += 1
-            return task
+            return found[0]
+
+
+SHARED = 6
+"""From how many points of one machine on two processes share them, each preparing it."""
+
+
+def _offered(
+    tasks: Sequence[Task], machines: Mapping[str, str], last: Task | None, others: Sequence[Task]
+) -> list[Task]:
+    """The tasks for a process, best first: of the machine and the group that it has ready, then of
+    groups that no other process is on, then machines of these groups, the last ones first.
+    machines: by key."""
+    if last is None and not others:
+        return list(tasks)
+    machine, group = (machines[last.key], last.group) if last is not None else (None, None)
+    busy_groups = {task.group for task in others} - {group}
+    busy_machines = {machines[task.key] for task in others} - {machine}
+    left = Counter(machines[task.key] for task in tasks)
+    ranked: list[tuple[int, int, Task]] = []
+    for position, task in enumerate(tasks):
+        own = machines[task.key]
+        if own == machine:
+            rank = 0
+        elif own in busy_machines:
+            if left[own] < SHARED:
+                continue
+            rank = 4
+        elif task.group == group:
+            rank = 1
+        else:
+            rank = 3 if task.group in busy_groups else 2
+        ranked.append((rank, -position if rank > 2 else position, task))
+    return [task for _, _, task in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 @contextmanager
@@ -218,22 +262,38 @@ def _joblib(jobs: int) -> Runner:
         if jobs == 1:
             yield from map(evaluate, claims)
             return
-        from joblib import Parallel, delayed
+        from joblib.externals.loky import ProcessPoolExecutor
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-        make: Any = Parallel  # its stubs want texts where it takes numbers
-        parallel = make(
-            n_jobs=jobs,
-            backend="loky",
-            batch_size=1,
-            pre_dispatch="2*n_jobs",
-            return_as="generator_unordered",
-            inner_max_num_threads=1,
-        )
+        # A pool for each process: which of them computes a point matters, since they keep what
+        # points share.
+        pools: list[Any] = [ProcessPoolExecutor(1, env=ONE_THREAD) for _ in range(jobs)]
+        flying: dict[Future[Outcome], tuple[int, Task]] = {}
+        last: list[Task | None] = [None] * jobs
+
+        def submit(k: int) -> None:
+            others = [task for n, task in flying.values() if n != k]
+            task = claims.next(last[k], others)
+            if task is not None:
+                last[k] = task
+                flying[pools[k].submit(evaluate, task)] = k, task
+
         try:
-            yield from parallel(delayed(evaluate)(task) for task in claims)
+            for k in range(jobs):
+                submit(k)
+            while flying:
+                for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                    k, _ = flying.pop(future)
+                    outcome = future.result()
+                    idle = [n for n in range(jobs) if n not in {m for m, _ in flying.values()}]
+                    for n in [k, *(n for n in idle if n != k)]:
+                        submit(n)
+                    yield outcome
         except TerminatedWorkerError:
             raise WorkerLost from None
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=True, kill_workers=True)
 
     return run
 

@@ -61,11 +61,12 @@ def dispatch_order(tasks: Sequence[Task]) -> list[Task]:
     machines: dict[str, int] = {}
     for task in tasks:
         groups.setdefault(task.group, task.position)
-        machines.setdefault(_machine(task), task.position)
-    return sorted(tasks, key=lambda t: (groups[t.group], machines[_machine(t)], t.position))
+        machines.setdefault(machine_of(task), task.position)
+    return sorted(tasks, key=lambda t: (groups[t.group], machines[machine_of(t)], t.position))
 
 
-def _machine(task: Task) -> str:
+def machine_of(task: Task) -> str:
+    """Equal for points that differ in nothing but the policy and its effort."""
     rest = {k: v for k, v in task.settings.items() if k not in _FINDING}
     return json.dumps(rest, sort_keys=True)
 
