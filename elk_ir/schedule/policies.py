@@ -46,7 +46,7 @@ class Effort:
 
 Solved = dict[object, list[Schedule]]
 """Schedules by policy, objective and program: the search starts from what the others find, and is
-compared with them afterwards."""
+compared with them afterwards. Those of elk-dyn before stores are placed too: elk-full's first."""
 
 
 def policy(
@@ -68,17 +68,25 @@ def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Sche
     """The schedules of a policy under every price."""
     key = (name, energy, program.key)
     if key not in solved:
-        solved[key] = _scheduled(name, program, energy)
+        solved[key] = _scheduled(name, program, energy, solved)
     return solved[key]
 
 
-def _scheduled(name: str, program: Program, energy: bool) -> list[Schedule]:
-    chosen = _ELK[name]
+def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
     for i, op in enumerate(program.ops):
         room = program.rules.capacity_bytes - op.resident_bytes
         if len(op.table) == 0 or int(op.table.execute_bytes.min()) > room:
             raise does_not_fit(program, i)
-    found = (chosen(program, Weights(preload=price, energy=energy)) for price in PRICES)
+    weights = [Weights(preload=price, energy=energy) for price in PRICES]
+    if name in ("elk-dyn", "elk-full"):
+        key = ("elk-dyn, stores unplaced", energy, program.key)
+        if key not in solved:
+            solved[key] = [elk_dyn(program, each) for each in weights]
+        found = solved[key]
+        if name == "elk-full":
+            found = [elk_full(program, w, first) for w, first in zip(weights, found, strict=True)]
+    else:
+        found = [_ELK[name](program, each) for each in weights]
     return [placed_stores(program, schedule) for schedule in found]
 
 

@@ -27,9 +27,10 @@ SCHEDULED = 6
 """Orders that the scheduler runs on; a third of them there."""
 
 
-def elk_full(program: Program, weights: Weights) -> Schedule:
-    """The best schedule over preload orders. Raises CapacityError where elk_dyn does."""
-    best = elk_dyn(program, weights)
+def elk_full(program: Program, weights: Weights, first: Schedule | None = None) -> Schedule:
+    """The best schedule over preload orders. first: what elk_dyn finds, if that is known. Raises
+    CapacityError where elk_dyn does."""
+    best = elk_dyn(program, weights) if first is None else first
     times = evaluate(program, best)
     time = times.time_s
     if program.ops and unhindered(program, Fronts.of(program, weights), best, times):
