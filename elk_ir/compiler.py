@@ -194,34 +194,33 @@ def compile_model(
                     progress=progress,
                 )
             except CapacityError as error:
-                if entry == "onnx" and dims and machine.hbm is not None:
-                    suggest_dims(error, model, machine, module, dims, passes)
+                if entry == "onnx" and quantize is None:
+                    explain_capacity(error, model, passes, dims or {}, input_shapes)
                 raise
         program.report["compile_cpu_s"] = time.process_time() - started
         program.report["compile_peak_rss_bytes"] = peak_rss_bytes()
     return program
 
 
-def suggest_dims(
+def explain_capacity(
     error: CapacityError,
     model: Model,
-    chip: Chip,
-    module: ModuleOp,
-    dims: Mapping[str, int],
     passes: Sequence[ModulePass],
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Let `error` say with which smaller values of `dims` the model would fit. module: the program
-    before it is scheduled; passes: those that lead from the model to the target."""
-    from elk_ir.smaller import suggest_dimensions
+    """Let `error` say what would fit, by compiling the model anew as far as it is asked. passes:
+    those that lead from the model to the target."""
+    from elk_ir.smaller import explain
 
     front, _ = split_at(passes, "icca-schedule")
 
-    def prepare(bound: Mapping[str, int]) -> ModuleOp:
-        other, source = import_source(model, chip, dims=bound)
-        run_passes(context(), other, front, model=source.name)
-        return other
+    def prepare(chip: Chip, bound: Mapping[str, int]) -> ModuleOp:
+        module, source = import_source(model, chip, dims=bound, input_shapes=input_shapes)
+        run_passes(context(), module, front, model=source.name)
+        return module
 
-    suggest_dimensions(error, module, dims, prepare)
+    explain(error, prepare, dims)
 
 
 def lower_program(

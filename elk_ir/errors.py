@@ -6,7 +6,7 @@ Exit codes (one contract for `elk` and `elk-opt`): 0 done, 1 the input cannot be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 TOO_DEEP = "the input is nested too deeply to be read: regions, types or attributes in each other"
@@ -77,7 +77,8 @@ class CapacityError(ElkError):
     """The live bytes of a core exceed its SRAM.
 
     `largest` lists what occupies it, largest first, as (name, bytes); `core` is the first core that
-    overflows, or None when all cores of the operator do.
+    overflows, or None when all cores of the operator do. What `suggest` was given is asked when
+    somebody reads the message, so that nobody else pays for it.
     """
 
     operator: str
@@ -85,6 +86,8 @@ class CapacityError(ElkError):
     needed_bytes: int
     available_bytes: int
     largest: tuple[tuple[str, int], ...]
+    finders: tuple[Callable[[], Iterable[str]], ...]
+    _changes: tuple[str, ...]
 
     def __init__(
         self,
@@ -101,7 +104,8 @@ class CapacityError(ElkError):
         self.core = core
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
-        self.largest = tuple(largest)
+        self.largest = tuple((name, size) for name, size in largest if size)
+        self.finders, self._changes = (), ()
         place = "each core" if core is None else f"core {core}"
         super().__init__(
             f"needs {needed_bytes:,} bytes on {place}, which has {available_bytes:,}"
@@ -111,15 +115,41 @@ class CapacityError(ElkError):
             hint=hint,
         )
 
+    def suggest(self, find: Callable[[], Iterable[str]]) -> None:
+        """Let `find` say what smallest changes would make it fit, a line each."""
+        self.finders = (*self.finders, find)
+
+    def changes(self) -> tuple[str, ...]:
+        """The smallest changes with which it fits, as far as they were looked for. They are
+        computed here, and take the place of the hint."""
+        finders, self.finders = self.finders, ()
+        for find in finders:
+            self._changes = (*self._changes, *find())
+        if self._changes:
+            self.hint = None
+        return self._changes
+
+    def without_changes(self) -> CapacityError:
+        """The same, with nothing to be looked for any more."""
+        self.finders = ()
+        return self
+
     def detail_lines(self) -> tuple[str, ...]:
-        if not self.largest:
-            return self.details
-        width = max(len(f"{size:,}") for _, size in self.largest)
-        return (
-            "largest buffers:",
-            *(f"  {size:>{width},} bytes  {name}" for name, size in self.largest),
-            *self.details,
-        )
+        changes = self.changes()
+        lines: list[str] = []
+        if self.largest:
+            width = max(len(f"{size:,}") for _, size in self.largest)
+            lines.append("largest buffers:")
+            lines += [f"  {size:>{width},} bytes  {name}" for name, size in self.largest]
+        lines += self.details
+        if changes:
+            lines += ["it would fit with one of these changes:", *(f"  {c}" for c in changes)]
+        return tuple(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What finds changes holds a whole program: it stays here.
+        state = {**self.__dict__, "finders": ()}
+        return (_rebuild, (type(self), self.args, state))
 
 
 class NumericsError(ElkError):

@@ -8,15 +8,24 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
+from elk_ir.errors import CapacityError
 from elk_ir.memory.check import check
 from elk_ir.memory.offsets import allocate
+from elk_ir.passes.icca_fit import ChipChanges
 from elk_ir.passes.icca_liveness import Liveness, liveness
+from elk_ir.passes.icca_schedule_model import tables_of
+from elk_ir.passes.icca_support import chip_of
 
 
 def allocate_module(module: ModuleOp) -> Liveness:
     """Write an offset for every buffer into the IR. Raises CapacityError if they do not fit."""
     live = liveness(module)
-    allocation = allocate(live.problem, require_fit=True)
+    try:
+        allocation = allocate(live.problem, require_fit=True)
+    except CapacityError as error:
+        if chip_of(module).hbm is not None:
+            error.suggest(ChipChanges(module, tables_of(module)))
+        raise
     violations = check(live.problem, allocation.offsets_bytes)
     assert not violations, f"the allocator broke its own rules: {violations[0]}"
     for placed in live.placed:

@@ -13,7 +13,9 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.chips.chip import Chip
 from elk_ir.cost.device import device_model
 from elk_ir.dialects.icca.ops import ExecuteOp, PreloadOp, RepeatOp
+from elk_ir.errors import CapacityError
 from elk_ir.memory.offsets import allocate
+from elk_ir.passes.icca_fit import estimated_changes
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_support import chip_of, executes, program_of, set_plan
 from elk_ir.plan.buffers import PHASES, Source
@@ -118,5 +120,10 @@ class IccaMakeResidentPass(ModulePass):
     name = "icca-make-resident"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        make_resident(op)
+        try:
+            make_resident(op)
+        except CapacityError as error:
+            needed = error.needed_bytes
+            error.suggest(lambda: estimated_changes(chip_of(op), needed))
+            raise
         op.attributes["icca.policy"] = StringAttr("resident")

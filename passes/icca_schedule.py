@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from elk_ir.errors import CapacityError
 from elk_ir.memory.offsets import allocate
+from elk_ir.passes.icca_fit import ChipChanges, fits_bare, set_smallest_plans
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_schedule_model import (
     Scheduling,
@@ -54,13 +55,15 @@ def schedule_module(
     keep_plans: bool,
     tables: Tables | None = None,
     retries: bool = False,
+    bare_fits: bool = False,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
     What fragmentation or tensors that live across operators take is found by allocating, and held
     back in another round. The rounds overshoot, and less held back is not always faster or harder
     to place, so a policy that `retries` then tries amounts between the last two. The module
-    records the bytes held back as `icca.schedule_slack_bytes`. Raises CapacityError.
+    records the bytes held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some
+    amount then leads to addresses. Raises CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
@@ -68,7 +71,7 @@ def schedule_module(
     resident, slack, before = [0] * count, 0, 0
 
     def scheduled(slack: int) -> Scheduling:
-        made = Scheduling(module.clone(), policy, keep_plans, resident, slack, tables)
+        made = Scheduling(module.clone(), policy, keep_plans, resident, slack, tables, bare_fits)
         made.run()
         return made
 
@@ -129,18 +132,19 @@ def schedule_by_name(
     For `search`, which chooses by the scheduler's model, all other policies' programs are simulated
     beside its own and the fastest is kept: the model can be off (by 9 % on one program), and where
     fragmentation took room the search has begun again from other plans than they. A program that
-    does not fit is tried again with more and more of its tensors spilled to HBM (`icca-spill`).
-    Raises the first CapacityError if none fits.
+    does not fit is tried again with more and more of its tensors spilled to HBM (`icca-spill`), and
+    at last in the smallest plans of all operators. Raises the first CapacityError if none fits; its
+    message then says what would.
     """
     tables = tables or tables_of(module)
 
-    def attempt(candidate: ModuleOp) -> Scheduling:
-        return _schedule_by_name(candidate, name, keep_plans, energy, effort, tables, solved)
-
     refusal: CapacityError | None = None
-    for candidate in _candidates(module):
+    for candidate, bare in _attempts(module, keep_plans, tables):
+        keep = keep_plans or bare
         try:
-            scheduling = attempt(candidate)
+            scheduling = _schedule_by_name(
+                candidate, name, keep, energy, effort, tables, solved, bare_fits=bare
+            )
         except CapacityError as error:
             refusal = refusal or error
             continue
@@ -149,7 +153,25 @@ def schedule_by_name(
             module.attributes |= candidate.attributes
         return scheduling
     assert refusal is not None
+    refusal.suggest(ChipChanges(module, tables))
     raise refusal
+
+
+def _attempts(
+    module: ModuleOp, keep_plans: bool, tables: Tables
+) -> Iterator[tuple[ModuleOp, bool]]:
+    """What to schedule in turn until something fits, and whether it has the smallest plans, which
+    are kept and are known to fit by themselves."""
+    tried: list[ModuleOp] = []
+    for candidate in _candidates(module):
+        yield candidate, False
+        tried.append(candidate)
+    if keep_plans or tables.chip.preload_sram == "separate":
+        return
+    for candidate in dict.fromkeys((tried[0], tried[-1])):
+        smallest = candidate.clone()
+        if set_smallest_plans(smallest, tables) and fits_bare(smallest):
+            yield smallest, True
 
 
 def _candidates(module: ModuleOp) -> Iterator[ModuleOp]:
@@ -174,6 +196,8 @@ def _schedule_by_name(
     effort: Effort | None,
     tables: Tables,
     solved: Solved | None,
+    *,
+    bare_fits: bool = False,
 ) -> Scheduling:
     """`schedule_by_name` of a program as it is."""
     best = module.clone()
@@ -182,7 +206,12 @@ def _schedule_by_name(
     # The search itself is too slow to be retried, and joules have no model of a program.
     retries = name != EXECUTABLE[-1] and not energy
     scheduling = schedule_module(
-        best, chosen, keep_plans=keep_plans, tables=tables, retries=retries
+        best,
+        chosen,
+        keep_plans=keep_plans,
+        tables=tables,
+        retries=retries,
+        bare_fits=bare_fits,
     )
     if name == EXECUTABLE[-1]:
         value = _simulated(best, energy)
@@ -197,6 +226,7 @@ def _schedule_by_name(
                     keep_plans=keep_plans,
                     tables=tables,
                     retries=not energy,
+                    bare_fits=bare_fits,
                 )
             except CapacityError:
                 continue  # its plans leave no room for addresses

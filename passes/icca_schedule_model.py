@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
@@ -36,6 +37,7 @@ from elk_ir.passes.icca_support import (
 )
 from elk_ir.plan.buffers import PHASES, Source, execute_buffers
 from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
+from elk_ir.plan.plan import Plan
 from elk_ir.schedule.model import (
     Edge,
     Op,
@@ -89,6 +91,7 @@ class Tables:
     def __init__(self, chip: Chip, cost: CostModel, known: dict[object, Table] | None = None):
         self.chip, self.cost = chip, cost
         self.known: dict[object, Table] = {} if known is None else known
+        self.least: dict[object, tuple[Plan, int]] = {}
 
     def free(self, execute: ExecuteOp) -> Table:
         """All plans worth knowing of an execute."""
@@ -105,9 +108,18 @@ class Tables:
             self.known[key] = plan_table(key[0], key[2], self.chip, key[1], self.cost)
         return self.known[key]
 
-    def smallest(self, execute: ExecuteOp) -> int:
-        """The least bytes in which an execute could run."""
-        return smallest_plan(execute.operator(), self.chip, execute.sources, self.cost)[1]
+    def smallest(self, execute: ExecuteOp) -> tuple[Plan, int]:
+        """The plan with the least bytes in which an execute could run, and these bytes, whether the
+        chip has them or not."""
+        key = (execute.operator(), execute.sources)
+        table = self.known.get(key)
+        if table is not None and len(table):
+            order = np.lexsort((table.compute_s + table.exchange_s, table.execute_bytes))
+            best = int(order[0])
+            return table.plans[best], int(table.execute_bytes[best])
+        if key not in self.least:
+            self.least[key] = smallest_plan(key[0], self.chip, key[1], self.cost)
+        return self.least[key]
 
 
 def exchange_phases(execute: ExecuteOp) -> int:
@@ -159,6 +171,7 @@ class Scheduling:
 
     keep: executes keep the plans they have. resident_bytes: by the number of an execute in the
     program as it was given, what other tensors take while it runs. slack_bytes: held back.
+    bare_fits: its plans have addresses with nothing ahead and stores where they are.
     """
 
     module: ModuleOp
@@ -167,6 +180,7 @@ class Scheduling:
     resident_bytes: Sequence[int]
     slack_bytes: int
     tables: Tables
+    bare_fits: bool = False
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
@@ -223,7 +237,7 @@ class Scheduling:
                     ),
                     loads=bool(own),
                     resident_bytes=self.resident(run, execute, table),
-                    smallest_bytes=0 if len(table) else self.tables.smallest(execute),
+                    smallest_bytes=0 if len(table) else self.tables.smallest(execute)[1],
                     earliest=earliest,
                     ahead=ahead,
                     phases=exchange_phases(execute),
@@ -262,7 +276,7 @@ class Scheduling:
 
     def may_delay(self, store: StoreOp) -> bool:
         """Whether a store may be issued later."""
-        return may_delay(store, self.hbm)
+        return not self.bare_fits and may_delay(store, self.hbm)
 
     @staticmethod
     def preloads(execute: ExecuteOp, periodic: bool) -> tuple[list[PreloadOp], bool]:
@@ -285,6 +299,9 @@ class Scheduling:
         taken = self.resident_bytes[self.number[execute]] + self.held(run, execute)
         least = int(table.execute_bytes.min()) if len(table) else 0
         spare = self.tables.chip.usable_sram_per_core_bytes - taken - least
+        if self.bare_fits:
+            # What others take is the most of all phases, and may be less when most is needed.
+            return max(0, taken + min(self.slack_bytes, spare))
         return taken + max(0, min(self.slack_bytes, spare))
 
     @staticmethod

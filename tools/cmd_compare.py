@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from elk_ir.chips import Chip
+    from elk_ir.errors import CapacityError
     from elk_ir.passes.icca_schedule_model import Scheduling, Tables
     from elk_ir.schedule.policies import Solved
     from elk_ir.sim.record import Frame
@@ -131,6 +132,8 @@ class Prepared:
     cpu_s: float
     solved: Solved = field(default_factory=dict)
     """What the policies found: `search` begins with it."""
+    explain: Callable[[CapacityError], None] = lambda _: None
+    """Lets an error find out what would fit."""
 
 
 def prepare(
@@ -146,6 +149,7 @@ def prepare(
     from elk_ir.compiler import (
         check_hbm,
         context,
+        explain_capacity,
         import_source,
         pipeline,
         resolve_chip,
@@ -169,8 +173,16 @@ def prepare(
     front, _ = split_at(passes, "icca-schedule")
     run_passes(context(), module, front, model=source.name, progress=say)
     check_hbm(module, machine)
-    tables = tables_of(module)
-    return Prepared(source.name, machine, module, tables, time.process_time() - started)
+
+    cpu_s = time.process_time() - started
+    return Prepared(
+        source.name,
+        machine,
+        module,
+        tables_of(module),
+        cpu_s,
+        explain=lambda error: explain_capacity(error, model, passes, dims),
+    )
 
 
 def compare(
@@ -185,11 +197,17 @@ def compare(
     objective: time or energy."""
     from elk_ir.errors import CapacityError
 
+    refused = False
     for name in names:
         say(name)
         try:
             yield _result(prepared, name, time_budget_s, seed, objective == "energy")
         except CapacityError as error:
+            if refused:
+                error = error.without_changes()  # they are the same for every policy
+            else:
+                prepared.explain(error)
+            refused = True
             yield {
                 "policy": name,
                 "model": prepared.model,

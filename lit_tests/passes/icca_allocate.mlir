@@ -6,6 +6,8 @@
 // CAPACITY: p: error: needs {{[0-9,]+}} bytes on each core, which has 61,440
 // CAPACITY: largest buffers:
 // CAPACITY-NEXT: 76,800 bytes  p.preload1
+// CAPACITY: it would fit with one of these changes:
+// CAPACITY-NEXT: other plans: the smallest of every operator take {{[0-9,]+}} bytes (icca-schedule chooses plans)
 
 te.global weight @w : tensor<160x120xf32> = dense<1.0> : tensor<160x120xf32>
 func.func @main(%x: tensor<1x160xf32> {onnx.name = "x"}) -> (tensor<1x120xf32> {onnx.name = "y"}) {
