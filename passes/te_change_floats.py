@@ -90,6 +90,9 @@ _ALIKE = (ConcatOp, GatherOp, ScatterOp, TopkOp)
 _READERS = (ArgReduceOp, QuantizeOp)
 """Operators without float results, which read any float."""
 
+_KNOWN = (*_FREE, *_ALIKE, *_READERS, AppendOp, LoadOp, RepeatOp, ReturnOp, UpdateOp, YieldOp)
+"""What is rewritten; anything else (an operator of an extension) keeps float32."""
+
 
 @dataclass(frozen=True)
 class TeChangeFloatsPass(ModulePass):
@@ -151,9 +154,9 @@ class _Changes:
         for value in last.operands:
             if isinstance(value.owner, _FREE) and is_wide(value) and value.has_one_use():
                 self.kept.add(value)
-        for op in structured_ops(self.module):
-            if not isinstance(op, (*_FREE, *_ALIKE, *_READERS)):
-                self.kept.update(v for v in op.outs if is_wide(v))
+        for op in function.walk():
+            if not isinstance(op, _KNOWN):
+                self.kept.update(v for v in op.results if is_wide(v))
 
     def new_type(self, value: SSAValue) -> str:
         """The element type of a value as its users will read it."""
@@ -196,7 +199,7 @@ class _Changes:
 
     def copied(self, source: GlobalOp) -> GlobalOp:
         """A second weight, for what reads it in the narrow type."""
-        symbol = fresh_symbol(f"{source.sym_name.data}.{self.dtype}", self.globals)
+        symbol = fresh_symbol(f"{source.sym_name.data}.{_short(self.dtype)}", self.globals)
         made = new_global(
             symbol, kind=source.kind, type=source.type, stack=source.stack, value=source.value
         )
@@ -236,7 +239,7 @@ class _Changes:
             if after == before and results == [dtype_of_value(v) for v in op.outs]:
                 continue
             marks = [False] * lead + [v in large for v in operands]
-            new, flags = narrow_body(body, before, after, results, marks)
+            new, flags = narrow_body(body, before, after, results, marks, self.dtype)
             large.update(v for v, flag in zip(op.outs, flags, strict=True) if flag)
             name = "body" if isinstance(op, MapOp) else "epilogue"
             made.append((op, name, BodyAttr(new)))
@@ -264,9 +267,7 @@ class _Changes:
             return self.casts[value, dtype]
         type_ = tensor_type(shape_of(value), dtype)
         made = MapOp.elementwise([value], casting_body(dtype_of_value(value), dtype), type_)
-        made.outs[
-            0
-        ].name_hint = f"{value.name_hint or 'x'}_{element_type_name(element_type(dtype))}"
+        made.outs[0].name_hint = f"{value.name_hint or 'x'}_{_short(dtype)}"
         if isinstance(value, BlockArgument):
             place = value.block.first_op
             assert place is not None
@@ -321,7 +322,7 @@ class _Changes:
             reads = [state if v is op.entries else "" for v in op.operands]
         elif isinstance(op, _ALIKE):
             reads = wanted[:1] * len(op.operands)
-        elif isinstance(op, StructuredOp) and not isinstance(op, (*_FREE, *_READERS)):
+        elif not isinstance(op, _KNOWN):
             reads = [WIDE] * len(op.operands)
         for i, dtype in enumerate(reads):
             if dtype and _dtype(op.operands[i].type):

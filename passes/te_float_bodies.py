@@ -25,9 +25,11 @@ def narrow_body(
     after: Sequence[str],
     results: Sequence[str],
     large: Sequence[bool],
+    narrowed_to: str,
 ) -> tuple[Body, list[bool]]:
-    """`body`, whose inputs had types `before`, on inputs of types `after` (float32 or narrower)
-    with results of types `results`; and which results may be the largest number for a larger one.
+    """`body`, whose inputs had types `before`, on inputs of types `after` with results of types
+    `results`, of which some are `narrowed_to` that were float32; and which results may be its
+    largest number in place of a larger one.
 
     large: which inputs may. What is computed from those, or from constants that are too large,
     saturates; anything else overflows to infinity, as on fp16 tensors of a model.
@@ -44,7 +46,7 @@ def narrow_body(
         if large[i]:
             much.add(node)
         values.append(node)
-    (limit,) = {LARGEST[t] for t in (*after, *results) if t in LARGEST} or {float("inf")}
+    limit = LARGEST[narrowed_to]
     for instr in body.instrs:
         if instr.op == "const":
             assert instr.value is not None and instr.dtype is not None
@@ -59,7 +61,7 @@ def narrow_body(
     flags: list[bool] = []
     for r, to in zip(body.results, results, strict=True):
         node = values[r]
-        narrowed = graph.nodes[node].dtype == WIDE and to in LARGEST
+        narrowed = graph.nodes[node].dtype == WIDE and to == narrowed_to
         flags.append(narrowed and _exceeds(graph, node, much, limit))
         if narrowed:
             node = _saturating(graph, node, narrow, much, limit)
