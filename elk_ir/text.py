@@ -9,17 +9,34 @@ it is lowered to: written out each time, locations would be nine tenths of a pro
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp, UnknownLoc
 from xdsl.ir import Attribute
-from xdsl.parser import Parser
+from xdsl.parser import Parser, ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.utils.lexer import Input
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from elk_ir.errors import ElkError
+
+
+class _Lexer(MLIRLexer):
+    """xDSL's takes time exponential in the length of a string literal that does not end."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
+class ModuleParser(Parser):
+    """Parses MLIR of any origin in time linear in its length."""
+
+    def __init__(self, ctx: Context, text: str, name: str) -> None:
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
 
 
 class _NamesLocations(Printer):
@@ -60,7 +77,7 @@ def read_module(path: Path, ctx: Context) -> ModuleOp:
     """Parse and verify a module. Raises ElkError naming file, line and column."""
     text = read_text(path)
     try:
-        module = Parser(ctx, text, str(path)).parse_module()
+        module = ModuleParser(ctx, text, str(path)).parse_module()
         module.verify()
     except ParseError as error:
         message = error.msg.strip().split("\n")[0]

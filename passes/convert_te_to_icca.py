@@ -60,6 +60,10 @@ class Grown:
 Place = InHbm | Grown | SSAValue
 
 
+MAX_ELEMENTS = 1 << 48
+"""Of a tensor: more than any machine holds, so that extents beyond are a mistake."""
+
+
 class _Converter:
     """Rewrites one function. `places` says where the value of each te value is."""
 
@@ -379,6 +383,18 @@ def _onnx_name(attrs: ArrayAttr[Attribute] | None, index: int) -> str | None:
     return name.data if isinstance(name, StringAttr) else None
 
 
+def _check_sizes(op: Operation) -> None:
+    """What schedules programs counts in 64 bits."""
+    values = [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]
+    for type_ in (op.properties.get("type"), *(v.type for v in values)):
+        if isinstance(type_, TensorType) and prod(type_.get_shape()) > MAX_ELEMENTS:
+            fail_at(
+                op,
+                f"convert-te-to-icca: a tensor of {prod(type_.get_shape()):,} elements fits no"
+                f" machine (at most {MAX_ELEMENTS:,})",
+            )
+
+
 @dataclass(frozen=True)
 class ConvertTeToIccaPass(ModulePass):
     """Turn tensor operators into preloads, executes and stores for a chip.
@@ -415,6 +431,8 @@ class ConvertTeToIccaPass(ModulePass):
             if isinstance(name := o.properties.get("sym_name"), StringAttr)
             and not isinstance(o, func.FuncOp)
         }
+        for each in op.walk():
+            _check_sizes(each)
         converter = _Converter(op, taken)
         for o in list(op.body.block.ops):
             if isinstance(o, GlobalOp):

@@ -12,13 +12,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp, StringAttr
 from xdsl.frontend.mlir import MLIRFrontend
 from xdsl.ir import Operation
-from xdsl.parser import Parser
 from xdsl.utils.arg_spec import ArgSpec
 
 from elk_ir.errors import ElkError
+from elk_ir.text import ModuleParser
 
 
-class LocatedParser(Parser):
+class LocatedParser(ModuleParser):
     """Gives every operation without a location the file, line and column of its first token.
 
     mlir-opt does the same; an explicit `loc(unknown)` stays unknown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isqrt
 
 import numpy as np
 
@@ -14,13 +15,15 @@ from elk_ir.plan.plan import normal_form
 def grid_factors(extent: int, limit: int) -> np.ndarray:
     """All grid factors of a dimension in normal form up to `limit`, ascending: int64.
 
-    They are ⌈L / t⌉ over tiles t; there are about 2 √L of them.
+    They are ⌈L / t⌉ over tiles t; there are about 2 √L of them. Those above √L are found by their
+    tiles, which are below it.
     """
     factors = {1}
     if extent > 1:
-        root = int(extent**0.5) + 1
+        root = isqrt(extent) + 1
         factors.update(normal_form(extent, f) for f in range(1, min(limit, root) + 1))
-        factors.update(-(-extent // t) for t in range(1, root + 1))
+        if limit > root:
+            factors.update(-(-extent // t) for t in range(1, root + 1))
     result = np.asarray(sorted(f for f in factors if f <= limit), dtype=np.int64)
     result.flags.writeable = False
     return result
