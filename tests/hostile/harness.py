@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import resource
 import signal
-import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,11 +42,38 @@ class Hang(BaseException):
     """No Exception: nothing in the compiler may catch it."""
 
 
-def problem_of(case: Hostile, folder: Path) -> str | None:
-    """Runs a case in an empty folder; what is wrong with how it ended, None if nothing is.
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended; `detail` is the message, or what is wrong.
 
-    Fine is an exit code of 0 to 3 (a file may still be valid after a byte has changed) with at most
-    a clear message, and no file but those of the input and below OUT.
+    `kind` is "refused" (with a message), "accepted" (a file may still be valid after a byte has
+    changed) or "defect".
+    """
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An outcome with the CPU time and the peak resident memory of the process that had it."""
+
+    outcome: Outcome
+    cpu_s: float
+    peak_bytes: int
+
+
+def problem_of(case: Hostile, folder: Path) -> str | None:
+    """What is wrong with how a case ends in an empty folder, None if nothing is."""
+    outcome = run(case, folder)
+    return outcome.detail if outcome.kind == "defect" else None
+
+
+def run(case: Hostile, folder: Path) -> Outcome:
+    """Runs a case in an empty folder, in this process.
+
+    Fine is an exit code of 0 to 3 with at most a clear message, and no file but those of the input
+    and below OUT.
     """
     for name, data in case.files.items():
         path = folder / name
@@ -60,19 +88,48 @@ def problem_of(case: Hostile, folder: Path) -> str | None:
         try:
             code = main(list(case.argv))
         except Hang:
-            return f"more than {CPU_S:g} CPU s"
+            return Outcome("defect", f"more than {CPU_S:g} CPU s")
         except RecursionError:
-            return "RecursionError"
-    text = err.getvalue()
-    found = next((d for d in DEFECTS if d in text), None)
-    if found is not None:
-        return text.strip()[:600]
+            return Outcome("defect", "RecursionError")
+        except MemoryError:
+            return Outcome("defect", "MemoryError")
+    text = err.getvalue().strip()
+    if any(d in text for d in DEFECTS):
+        return Outcome("defect", text[:600])
     if code not in (0, 1, 2, 3):
-        return f"exit code {code}: {text[:300]}"
-    if code and not text.strip():
-        return f"exit code {code} without a message"
-    new = {f for f in _files(folder) if f.split("/")[0] != OUT} - before
-    return f"wrote {sorted(new)}" if new else None
+        return Outcome("defect", f"exit code {code}: {text[:300]}")
+    if code and not text:
+        return Outcome("defect", f"exit code {code} without a message")
+    if new := {f for f in _files(folder) if f.split("/")[0] != OUT} - before:
+        return Outcome("defect", f"wrote {sorted(new)}")
+    return Outcome("refused", text) if code else Outcome("accepted")
+
+
+def run_apart(case: Hostile, folder: Path) -> Measured:
+    """Runs a case in a process of its own, which may crash or be stopped by the system."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(2 * CPU_S), int(2 * CPU_S) + 1))
+            outcome = run(case, folder)
+            os.write(write, json.dumps([outcome.kind, outcome.detail[:2000]]).encode())
+            status = 0
+        except BaseException:
+            os.write(write, json.dumps(["defect", traceback.format_exc()[-2000:]]).encode())
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        data = stream.read()
+    _, status, usage = os.wait4(pid, 0)
+    if os.WIFSIGNALED(status):
+        outcome = Outcome("defect", f"stopped by {signal.Signals(os.WTERMSIG(status)).name}")
+    else:
+        outcome = Outcome(*json.loads(data))
+    return Measured(outcome, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -115,10 +172,3 @@ def _limits() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, memory)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, handler)
-
-
-def peak_bytes() -> int:
-    """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )

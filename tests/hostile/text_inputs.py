@@ -108,7 +108,7 @@ def mlir() -> Iterator[Hostile]:
         yield _mlir(f"text {text[:12]!r}", text, ("m.mlir",))
     for options in PIPELINES:
         yield Hostile(
-            f"pipeline {options[:40]!r}", {"m.mlir": b""}, ("m.mlir", "-p", options), "elk-opt"
+            f"mlir/pipeline {options[:40]!r}", {"m.mlir": b""}, ("m.mlir", "-p", options), "elk-opt"
         )
 
 
