@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpp_program import check_program, needs_compiler
-from helpers import Weights, lower, parse, planned, run_passes
+from helpers import lower, parse, planned, run_passes
 
 from elk_ir.compiler import compile_model
 from elk_ir.decode import compile_decoder
@@ -60,6 +60,8 @@ SHARED = [
     "yolo_tiny_static_dynamo",
 ]
 """Of the tiny models beside the checkout: every architecture and kind of graph."""
+
+NO_FILES = WeightSource(None)
 
 Arrays = dict[str, np.ndarray]
 
@@ -260,9 +262,9 @@ def test_masks_of_the_largest_number(floats: str) -> None:
     """Masked entries get nothing, rows see what they may, and a row that sees nothing stays finite,
     where two masks are added and where attention takes one."""
     given = mask_inputs()
-    want = evaluate_te(parse(MASKED), given, load_weight=Weights())
+    want = evaluate_te(parse(MASKED), given, load_weight=NO_FILES.load)
     module = run_passes(parse(MASKED), f"te-change-floats{{to={floats}}}")
-    got = evaluate_te(module, given, load_weight=Weights())
+    got = evaluate_te(module, given, load_weight=NO_FILES.load)
     seen = given["ok"] & (given["p"] == 1)
     for name, value in want.items():
         assert got[name].dtype == np.float32 and np.isfinite(got[name]).all()
@@ -302,8 +304,8 @@ def test_angles_are_not_rounded() -> None:
     """Positions that neither type has: their cosines are those of float32."""
     module = run_passes(parse(ANGLES), "te-change-floats{to=bf16}")
     given = {"p": np.asarray([257, 4097, 131071]), "t": np.asarray([999.25, 3], np.float32)}
-    want = evaluate_te(parse(ANGLES), given, load_weight=Weights())
-    got = evaluate_te(module, given, load_weight=Weights())
+    want = evaluate_te(parse(ANGLES), given, load_weight=NO_FILES.load)
+    got = evaluate_te(module, given, load_weight=NO_FILES.load)
     for name, value in want.items():
         np.testing.assert_array_equal(got[name], value)
 
