@@ -43,6 +43,9 @@ WHOLE = 0.5
 LARGE = 1 / 16
 """From this part of the SRAM on, a tensor is cut with the operators around it."""
 
+MOST_CHUNKS = 64
+"""More parts make programs too long to schedule."""
+
 CUTTABLE = (AttentionOp, ContractOp, MapOp, NormalizeOp, ReduceOp, SoftmaxOp)
 """Operators whose parallel dimensions may be cut: none of them counts positions."""
 
@@ -74,7 +77,7 @@ def _inside(value: SSAValue, axes: Map, dims: Sequence[Dim], d: int, chunks: int
     if extent % chunks or points % chunks:
         return False
     part, size = extent // chunks, points // chunks
-    for c in range(chunks):
+    for c in (0, chunks - 1):  # both ends of the image are linear in c
         low, high = _image(axes[j], dims, d, c * size, size)
         if low < c * part or high >= (c + 1) * part:
             return False
@@ -89,7 +92,7 @@ def _result_axis(axes: Map, dims: Sequence[Dim], d: int, chunks: int) -> int | N
     size = dims[d].extent // chunks
     whole = _image(axes[found[0]], dims, d, 0, dims[d].extent)
     part, rest = divmod(whole[1] + 1, chunks)
-    for c in range(chunks):
+    for c in (0, chunks - 1):
         if rest or _image(axes[found[0]], dims, d, c * size, size) != (
             c * part,
             (c + 1) * part - 1,
@@ -126,8 +129,8 @@ class Group:
     large: set[SSAValue]
 
     def chunks(self, limit_bytes: float) -> int:
-        """The fewest chunks that bring every operator under the limit, or as many as there can be;
-        1 if all of them are under it, or they can't be cut alike."""
+        """The fewest chunks that bring every operator under the limit, or as many as there can be
+        (up to MOST_CHUNKS); 1 if all of them are under it, or they can't be cut alike."""
         most = max(sum(map(tensor_bytes, {*op.ins, *op.outs})) for op in self.ops)
         if most <= limit_bytes:
             return 1
@@ -135,7 +138,8 @@ class Group:
         found = [
             n
             for n in divisors(extent)
-            if n > 1 and all(cut_dim(op, self.large, n) is not None for op in self.ops)
+            if 1 < n <= MOST_CHUNKS
+            and all(cut_dim(op, self.large, n) is not None for op in self.ops)
         ]
         return next((n for n in found if most <= n * limit_bytes), max(found, default=1))
 
@@ -283,8 +287,9 @@ class TeChunkLargePass(ModulePass):
     If the operands and results of an operator take more than half of the SRAM of all cores, it and
     every operator that makes or reads one of its large tensors (a sixteenth of the SRAM, or
     `large` bytes) are cut along the outermost axis of these, into as few chunks as bring the
-    largest operator under half the SRAM, or into `chunks`. All operators between two that something
-    else depends on are gone through chunk by chunk. What is read as a whole is concatenated.
+    largest operator under half the SRAM (64 at the most), or into `chunks`. All operators between
+    two that something else depends on are gone through chunk by chunk. What is read as a whole is
+    concatenated.
     Operators that count positions (gathers, scatters, …) are never cut, nor is what hangs together
     with them by large tensors. Invariant: the numbers.
     """
