@@ -37,3 +37,14 @@ func.func @summed(%x: tensor<2x4x8x8xf32>) -> tensor<4x8x8xf32> {
   %y = te.reduce(%a) <(b = 2 reduce, h = 4, m = 8, n = 8), [(b, h, m, n)] -> [(h, m, n)]> {combiner = #te<combiner sum>} : (tensor<2x4x8x8xf32>) -> tensor<4x8x8xf32>
   func.return %y : tensor<4x8x8xf32>
 }
+
+// An operator that would need 512 parts is cut into the 64 that there may be.
+// CHECK-LABEL: @many
+// WHOLE-LABEL: @many
+// WHOLE: te.map(%x) <(i = 16384, j = 32), [(i, j)] -> [(i, j)]>
+// WHOLE: te.map(%x) <(i = 16384, j = 32), [(i + 1032192, j)] -> [(i, j)]>
+// WHOLE-NEXT: te.concat
+func.func @many(%x: tensor<1048576x32xf32>) -> tensor<1048576x32xf32> {
+  %y = te.map(%x) <(i = 1048576, j = 32), [(i, j)] -> [(i, j)]> {body = #te.body<(x0) {t0 = exp(x0)} -> (t0)>} : (tensor<1048576x32xf32>) -> tensor<1048576x32xf32>
+  func.return %y : tensor<1048576x32xf32>
+}
