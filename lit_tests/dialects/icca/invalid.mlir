@@ -93,3 +93,102 @@ func.func @store(%x: tensor<2x1x4xf32>) {
   icca.store %x to @k from 3 rows @p : tensor<2x1x4xf32>
   func.return
 }
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: the region of icca.tile holds exactly one structured operation
+  %y = icca.execute "copy"(%x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+      %4 = te.map(%3) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: the operation reads the arguments of the region, in order
+  %y = icca.execute "copy"(%x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0, %0) {
+    ^bb0(%2: tensor<4xf32>, %3: tensor<4xf32>):
+      %4 = te.map(%3, %2) <(d = 4), [(d), (d)] -> [(d)]> {body = #te.body<(x0, x1) {} -> (x0)>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: icca.execute has no icca.tile
+  %y = icca.execute "copy"(%x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    icca.yield %0 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: 2 operands for an operator of 1
+  %y = icca.execute "copy"(%x, %x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>, %x_2: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>, !icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %z = "test.op"() : () -> tensor<5xf32>
+  // CHECK: operand 0 is tensor<5xf32>, the tile reads tensor<4xf32>
+  %y = icca.execute "copy"(%z) {
+  ^bb0(%z_1: tensor<5xf32>):
+    %0 = "test.op"() : () -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.map(%2) <(d = 4), [(d)] -> [(d)]> {body = #te.body<(x0) {} -> (x0)>} : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (tensor<5xf32>) -> tensor<4xf32>
+}
+
+// -----
+
+icca.hbm input @x : tensor<4xf32>
+icca.program @main {
+  %x = icca.preload @x : !icca.handle<tensor<4xf32>>
+  // CHECK: softmax: icca.reduce goes with statistics
+  %y = icca.execute "copy"(%x) {
+  ^bb0(%x_1: !icca.handle<tensor<4xf32>>):
+    %0 = icca.distribute %x_1 : !icca.handle<tensor<4xf32>> -> tensor<4xf32>
+    %1 = icca.tile(%0) {
+    ^bb0(%2: tensor<4xf32>):
+      %3 = te.softmax(%2) <(d = 4 reduce), [(d)] -> [(d)]> : (tensor<4xf32>) -> tensor<4xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    icca.yield %1 : tensor<4xf32>
+  } : (!icca.handle<tensor<4xf32>>) -> tensor<4xf32>
+}
