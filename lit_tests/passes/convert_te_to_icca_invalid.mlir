@@ -1,7 +1,17 @@
-// RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16}' 2>&1 | filecheck %s
+// RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16}' --split-input-file --verify-diagnostics | filecheck %s
 
-// CHECK: error: convert-te-to-icca: a tensor of 4,611,686,018,427,387,904 elements fits no machine (at most 281,474,976,710,656)
+// CHECK: convert-te-to-icca: a tensor of 4,611,686,018,427,387,904 elements fits no machine (at most 281,474,976,710,656)
 func.func @main(%a: tensor<2147483648x2147483648xf32> {onnx.name = "a"})
     -> (tensor<2147483648x2147483648xf32> {onnx.name = "r"}) {
   func.return %a : tensor<2147483648x2147483648xf32>
+}
+
+// -----
+
+// CHECK: convert-te-to-icca: expected one function, found 2
+func.func @a() {
+  func.return
+}
+func.func @b() {
+  func.return
 }

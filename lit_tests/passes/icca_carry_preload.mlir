@@ -3,7 +3,11 @@
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-carry-preload{op=b operand=1 before=a}' 2>&1 | filecheck %s --check-prefix=ORDER
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-carry-preload{op=a operand=0 before=b}' 2>&1 | filecheck %s --check-prefix=RESIDENT
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-carry-preload{op=z operand=0 before=b}' 2>&1 | filecheck %s --check-prefix=LABEL
+// RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-carry-preload{op=a operand=2 before=b}' 2>&1 | filecheck %s --check-prefix=OPERAND
+// RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-carry-preload{op=a operand=1 before=z}' 2>&1 | filecheck %s --check-prefix=BEFORE
 
+// OPERAND: "a" has operands 0 to 1
+// BEFORE: the loop has no execute called 'z'
 // ORDER: "a" runs before "b" has consumed the last preload: two would be live at once
 // RESIDENT: operand 0 of "a" is not preloaded in this iteration
 // LABEL: no execute is called 'z'

@@ -4,7 +4,9 @@
 // RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=search time-budget-s=0.1 seed=7},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=AHEAD
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=fastest}' 2>&1 | filecheck %s --check-prefix=UNKNOWN
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=basic objective=area}' 2>&1 | filecheck %s --check-prefix=OBJECTIVE
+// RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=basic plans=some}' 2>&1 | filecheck %s --check-prefix=PLANS
 
+// PLANS: plans is choose or keep
 // UNKNOWN: no policy is called 'fastest'; there are basic, static, elk-dyn, elk-full, search
 // OBJECTIVE: objective is time or energy
 

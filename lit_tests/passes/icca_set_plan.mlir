@@ -7,7 +7,11 @@
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-set-plan{op=p grid="n=4" exec="1:n=2"}' 2>&1 | filecheck %s --check-prefix=SHARE
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-set-plan{op=p grid="k=4" reduce=most}' 2>&1 | filecheck %s --check-prefix=REDUCE
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-set-plan{op=p exec="k=2"}' 2>&1 | filecheck %s --check-prefix=SYNTAX
+// RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-set-plan{op=p grid="k"}' 2>&1 | filecheck %s --check-prefix=FACTOR
+// RUN: not elk-opt %s -p 'icca-set-plan{op=p}' 2>&1 | filecheck %s --check-prefix=PROGRAM
 
+// FACTOR: icca-set-plan: expected DIM=NUMBER, got 'k' in 'k'
+// PROGRAM: the module names no chip (attribute icca.chip)
 // A split reduction is scattered along the longest axis of the result, and its statistic has one
 // entry for each part.
 // GRID: icca.execute "p"{{.*}} plan <grid [m = 2, n = 2, k = 2], operands [exec {} preload {}, exec {} preload {}], scatter n> {

@@ -1,6 +1,8 @@
 // RUN: elk-opt %s -p 'te-state-capacity{entries=32}' | filecheck %s
 // RUN: not elk-opt %s -p 'te-state-capacity{entries=8}' 2>&1 | filecheck %s --check-prefix=SMALL
+// RUN: not elk-opt %s -p 'te-state-capacity{entries=0}' 2>&1 | filecheck %s --check-prefix=NONE
 
+// NONE: a capacity of 0 entries holds nothing
 // HBM reserves 32 entries; the run still appends to 12 and reads 13.
 // CHECK: te.global state @k : tensor<2x4x32x16xf32>
 // CHECK: te.global state @fixed : tensor<2x16x4xf32>
