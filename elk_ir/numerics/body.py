@@ -220,6 +220,39 @@ def evaluate(body: Body, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [values[r] for r in body.results]
 
 
+def prepared_body(body: Body | None) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """`evaluate` for one body, with its constants made; without a body what it is given. The
+    function must be called under `numpy.errstate(all="ignore")`."""
+    if body is None:
+        return list
+    constants: dict[int, np.ndarray] = {}
+    steps: list[tuple[ArrayFn | None, tuple[int, ...], str]] = []
+    for i, instr in enumerate(body.instrs):
+        if instr.op == "const":
+            assert instr.dtype is not None
+            made = np.asarray(instr.value).astype(dtype_of(instr.dtype))
+            constants[body.inputs + i] = made
+            steps.append((None, (), ""))
+        elif instr.op == "cast":
+            assert instr.dtype is not None
+            steps.append((None, instr.args, instr.dtype))
+        else:
+            steps.append((SCALAR_OPS[instr.op][1], instr.args, ""))
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values = list(arrays)
+        for fn, args, dtype in steps:
+            if fn is not None:
+                values.append(np.asarray(fn(*[values[a] for a in args])))
+            elif dtype:
+                values.append(cast(values[args[0]], dtype))
+            else:
+                values.append(constants[len(values)])
+        return [values[r] for r in body.results]
+
+    return run
+
+
 def compose(producer: Body, consumer: Body, position: int) -> Body:
     """`consumer` with its input `position` replaced by `producer`'s only result.
 

@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from elk_ir.numerics.body import SCALAR_OPS, Body, cast, dtype_of
+from elk_ir.numerics.body import cast, dtype_of, prepared_body
 from elk_ir.numerics.kernels import ReduceKernel, run_whole
 from elk_ir.numerics.tiles import magnitude
 from elk_ir.numerics.views import (
@@ -50,38 +50,6 @@ def prepare(op: Operator) -> Prepared:
 
 
 # ---------------------------------------------------------------------- bodies and results
-
-
-def _body(body: Body | None) -> Callable[[list[Array]], list[Array]]:
-    """The scalar body on arrays that broadcast against each other."""
-    if body is None:
-        return lambda values: values
-    constants: dict[int, Array] = {}
-    steps: list[tuple[Callable[..., Array] | None, tuple[int, ...], str]] = []
-    for i, instr in enumerate(body.instrs):
-        if instr.op == "const":
-            assert instr.dtype is not None
-            made = np.asarray(instr.value).astype(dtype_of(instr.dtype))
-            constants[body.inputs + i] = made
-            steps.append((None, (), ""))
-        elif instr.op == "cast":
-            assert instr.dtype is not None
-            steps.append((None, instr.args, instr.dtype))
-        else:
-            steps.append((SCALAR_OPS[instr.op][1], instr.args, ""))
-
-    def run(values: list[Array]) -> list[Array]:
-        values = list(values)
-        for fn, args, dtype in steps:
-            if fn is not None:
-                values.append(np.asarray(fn(*[values[a] for a in args])))
-            elif dtype:
-                values.append(cast(values[args[0]], dtype))
-            else:
-                values.append(constants[len(values)])
-        return [values[r] for r in body.results]
-
-    return run
 
 
 def _results(op: Operator, target: Sequence[int]) -> Callable[[list[Array]], list[Array]]:
@@ -143,7 +111,7 @@ def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Ar
         for v, a in enumerate(op.operands)
         if a.phase is Phase.APPLY
     ]
-    body, results = _body(op.param.get("epilogue")), _results(op, target)
+    body, results = prepared_body(op.param.get("epilogue")), _results(op, target)
 
     def run(stat: Array, tensors: Sequence[Array]) -> list[Array]:
         values = [first(stat)]
@@ -159,7 +127,7 @@ def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Ar
 def _map(op: Operator) -> Prepared:
     target = sorted(op.result_dims)
     views = [aligned(view_of(a, op.extents), sorted(a.dims), target) for a in op.operands]
-    body, results = _body(op.param["body"]), _results(op, target)
+    body, results = prepared_body(op.param["body"]), _results(op, target)
     return lambda tensors: results(body([v(t) for v, t in zip(views, tensors, strict=True)]))
 
 

@@ -12,20 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from elk_ir.numerics.body import cast, dtype_of, evaluate
+from elk_ir.numerics.body import cast, dtype_of, prepared_body
 from elk_ir.numerics.indexing_kernels import ArgReduceKernel, ScanKernel, ScatterKernel, TopKKernel
 from elk_ir.numerics.tiles import (
+    BoundApply,
+    BoundLocal,
     Kernel,
+    Points,
     Tile,
+    Values,
     WithoutStatistics,
     align,
+    bound_epilogue,
+    bound_product,
     contract,
-    epilogue,
     expand,
     expanded,
     fill,
     pack,
-    reduction_block,
+    points,
+    reduction_points,
+    steps_of,
     whole,
 )
 from elk_ir.plan.domain import Access, Operator, Phase
@@ -33,61 +40,94 @@ from elk_ir.plan.domain import Access, Operator, Phase
 __all__ = ["KERNELS", "Kernel", "Tile", "align", "contract", "expand", "pack", "run_whole", "whole"]
 
 
-class ContractKernel:
-    """Sum of products of the operands of the local phase (te.contract, te.conv)."""
-
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        op = tile.op
-        stat = op.stats[0]
-        factors = [
-            reduction_block(tile, v, blocks[v], stat.dtype, a.neutral)
-            for v, a in enumerate(op.operands)
-            if a.phase is Phase.LOCAL
-        ]
-        if (zeros := op.param.get("zeros")) is not None:
-            factors = [(a - a.dtype.type(z), d) for (a, d), z in zip(factors, zeros, strict=True)]
-        array, dims = factors[0]
-        for i, (other, other_dims) in enumerate(factors[1:]):
-            later = {d for _, ds in factors[i + 2 :] for d in ds}
-            keep = [d for d in sorted({*dims, *other_dims}) if d in stat.dims or d in later]
-            array, dims = contract(array, dims, other, other_dims, keep), keep
-        if len(factors) == 1:
-            gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
-            array, dims = array.sum(axis=gone), [d for d in dims if d in stat.dims]
-        values = align(array, dims, stat.dims).astype(dtype_of(stat.dtype), copy=False)
-        return [fill(values, tile, stat.dims)]
+class Sums:
+    """Kinds of which the only statistic is a sum."""
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        return [a + b for a, b in zip(left, right, strict=True)]
+        return [left[0] + right[0]]
 
-    def apply(
+
+class OnlyEpilogue(BoundApply):
+    """Kinds that apply their epilogue to their only statistic."""
+
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
+    ) -> tuple[Values, list[int]]:
+        return bound_epilogue(tile, Points(stats[0], list(tile.op.stats[0].dims)), blocks)
 
 
-class MapKernel(WithoutStatistics):
+class ContractKernel(BoundLocal, Sums, OnlyEpilogue):
+    """Sum of products of the operands of the local phase (te.contract, te.conv)."""
+
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
+        op, stat = tile.op, tile.op.stats[0]
+        local = [v for v, a in enumerate(op.operands) if a.phase is Phase.LOCAL]
+        zeros = op.param.get("zeros") or (None,) * len(local)
+        factors = [
+            _less(reduction_points(tile, v, blocks[v], stat.dtype, op.operands[v].neutral), z)
+            for v, z in zip(local, zeros, strict=True)
+        ]
+        bounds = [_largest(op.operands[v].dtype, z) for v, z in zip(local, zeros, strict=True)]
+        found = factors[0]
+        for i, other in enumerate(factors[1:]):
+            later = {d for f in factors[i + 2 :] for d in f.dims}
+            keep = [d for d in sorted({*found.dims, *other.dims}) if d in stat.dims or d in later]
+            largest = (bounds[0], bounds[1]) if len(factors) == 2 else None
+            found = bound_product(found, other, keep, largest)
+        view, dtype, steps = found.view, dtype_of(stat.dtype), found.steps
+        gone = tuple(i + 1 for i, d in enumerate(found.dims) if d not in stat.dims)
+        kept = [d for d in found.dims if d in stat.dims]
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            array = view.sum(axis=gone) if len(factors) == 1 else view
+            values = align(array, kept, stat.dims).astype(dtype, copy=False)
+            return [fill(values, tile, stat.dims)]
+
+        return run
+
+
+def _less(bound: Points, zero: float | None) -> Points:
+    """The elements less a zero point."""
+    if zero is None:
+        return bound
+    view, shift = bound.view, bound.view.dtype.type(zero)
+    made = np.empty(view.shape, view.dtype)
+    return bound.then(made, lambda: np.subtract(view, shift, out=made))
+
+
+def _largest(dtype: str, zero: float | None) -> int:
+    """A bound on the magnitude of the integers of a type, less `zero`."""
+    kind = dtype_of(dtype)
+    if kind.kind not in "iu":
+        return 2**64
+    return 2 ** (8 * kind.itemsize) + abs(int(zero or 0))
+
+
+class MapKernel(WithoutStatistics, BoundApply):
     """A scalar body at every point (te.map and everything that only moves data)."""
 
-    def apply(
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> tuple[Values, list[int]]:
         op = tile.op
         target = sorted(op.result_dims)
-        values: list[np.ndarray] = []
-        for v in range(len(op.operands)):
-            array, own = expanded(tile, v, blocks[v])
-            values.append(align(array, own, target))
-        outs = evaluate(op.param["body"], values)
-        return [
-            pack(fill(cast(o, r.dtype), tile, target), target, r, tile.size)
-            for o, r in zip(outs, op.results, strict=True)
-        ]
+        values = [points(tile, v, blocks[v]).aligned(target) for v in range(len(op.operands))]
+        body, steps = prepared_body(op.param["body"]), steps_of(*values)
+        views = [p.view for p in values]
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            return body(views)
+
+        return run, target
 
 
-class ReduceKernel:
+class ReduceKernel(BoundLocal, OnlyEpilogue):
     """One associative reduction (sum, prod, max, min) of a single operand, then an epilogue."""
 
     FUNCTIONS: dict[str, np.ufunc] = {
@@ -97,55 +137,73 @@ class ReduceKernel:
         "min": np.minimum,
     }
 
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = reduction_block(tile, 0, blocks[0], stat.dtype, stat.neutral)
-        gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
-        fn = self.FUNCTIONS[op.param["combiner"]]
-        values = fn.reduce(array, axis=gone, initial=stat.neutral) if gone else array
-        kept = [d for d in dims if d in stat.dims]
-        return [align(values.astype(dtype_of(stat.dtype), copy=False), kept, stat.dims)]
+        found = reduction_points(tile, 0, blocks[0], stat.dtype, stat.neutral)
+        gone = tuple(i + 1 for i, d in enumerate(found.dims) if d not in stat.dims)
+        fn, dtype = self.FUNCTIONS[op.param["combiner"]], dtype_of(stat.dtype)
+        kept = [d for d in found.dims if d in stat.dims]
+        view, steps = found.view, found.steps
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            values = fn.reduce(view, axis=gone, initial=stat.neutral) if gone else view
+            return [align(values.astype(dtype, copy=False), kept, stat.dims)]
+
+        return run
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         return [self.FUNCTIONS[op.param["combiner"]](left[0], right[0])]
 
-    def apply(
-        self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
-
 
 def _rescale(old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """exp(old - new), zero where both are -inf."""
+    low = np.isneginf(new)
+    if not low.any():
+        return np.exp(old - new)  # exp(-inf) is the zero of a row that sees nothing yet
     with np.errstate(invalid="ignore"):
-        return np.where(np.isneginf(old), 0, np.exp(old - np.where(np.isneginf(new), 0, new)))
+        return np.where(np.isneginf(old), 0, np.exp(old - np.where(low, 0, new)))
 
 
-def _reached(tile: Tile, array: np.ndarray, dims: Sequence[int]) -> np.ndarray:
-    """`array` with -inf in front of the filled entries of the state that a softmax runs over."""
+def _reached(tile: Tile, bound: Points) -> Points:
+    """-inf in front of the filled entries of the state that a softmax runs over."""
     if not tile.hidden:
-        return array
+        return bound
     (kv,) = tile.op.reductions
     filled = (tile.index(kv) >= tile.hidden).reshape(
-        tile.cores, *(-1 if d == kv else 1 for d in dims)
+        tile.cores, *(-1 if d == kv else 1 for d in bound.dims)
     )
-    return np.where(filled, array, array.dtype.type(-np.inf))
+    view = bound.view
+    made = np.empty(view.shape, view.dtype)
+
+    def step() -> None:
+        np.copyto(made, -np.inf)
+        np.copyto(made, view, where=filled)
+
+    return bound.then(made, step)
 
 
-class SoftmaxKernel:
+class SoftmaxKernel(BoundLocal, BoundApply):
     """Softmax over the reduction dimensions: statistics are the maximum and the sum of
     exponentials; `log` gives log-softmax."""
 
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
         stat = tile.op.stats[0]
-        array, dims = reduction_block(tile, 0, blocks[0], stat.dtype, stat.neutral)
-        array = _reached(tile, array, dims)
-        gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
-        top = array.max(axis=gone, keepdims=True)
-        total = _rescale(array, top).sum(axis=gone)
-        return [top.reshape(total.shape), total.astype(top.dtype)]
+        found = _reached(tile, reduction_points(tile, 0, blocks[0], stat.dtype, stat.neutral))
+        gone = tuple(i + 1 for i, d in enumerate(found.dims) if d not in stat.dims)
+        view, steps = found.view, found.steps
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            top = view.max(axis=gone, keepdims=True)
+            total = _rescale(view, top).sum(axis=gone)
+            return [top.reshape(total.shape), total.astype(top.dtype, copy=False)]
+
+        return run
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
@@ -154,28 +212,33 @@ class SoftmaxKernel:
         total = left[1] * _rescale(left[0], top) + right[1] * _rescale(right[0], top)
         return [top, total.astype(top.dtype)]
 
-    def apply(
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> tuple[Values, list[int]]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
-        array = _reached(tile, array, dims)
-        top, total = (align(s, stat.dims, dims) for s in stats)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if op.param.get("log"):
-                values = array - top - np.log(total)
-            else:
-                values = np.exp(array - top) / total
-        return [pack(cast(values, op.results[0].dtype), dims, op.results[0], tile.size)]
+        found = _reached(tile, points(tile, 0, blocks[0], stat.dtype))
+        view, steps = found.view, found.steps
+        top, total = (align(s, stat.dims, found.dims) for s in stats)
+        log = bool(op.param.get("log"))
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            if log:
+                return [view - top - np.log(total)]
+            return [np.exp(view - top) / total]
+
+        return run, found.dims
 
 
-class NormalizeKernel:
+class NormalizeKernel(BoundLocal, BoundApply):
     """RMS and layer normalisation. Statistics: count, mean and sum of squared deviations, merged
     by Chan's formula; for RMS the sum of squares alone."""
 
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
+        found = points(tile, 0, blocks[0], stat.dtype)
+        dims, view, steps = found.dims, found.view, found.steps
         gone = tuple(i + 1 for i, d in enumerate(dims) if d not in stat.dims)
         inside = np.ones((tile.cores, *[1] * len(dims)), dtype=bool)
         for i, d in enumerate(dims):
@@ -183,16 +246,24 @@ class NormalizeKernel:
                 shape = [tile.cores] + [1] * len(dims)
                 shape[i + 1] = tile.size[d]
                 inside = inside & tile.inside(d).reshape(shape)
-        weight = np.broadcast_to(inside, array.shape)
+        weight = np.broadcast_to(inside, view.shape)
         kept = (tile.cores, *(tile.size[d] for d in stat.dims))
-        if op.param["form"] == "rms":
-            squares = np.where(weight, array**2, 0).sum(axis=gone)
-            return [squares.reshape(kept).astype(array.dtype)]
-        count = weight.sum(axis=gone, keepdims=True).astype(array.dtype)
-        total = np.where(weight, array, 0).sum(axis=gone, keepdims=True, dtype=array.dtype)
-        mean = total / np.maximum(count, 1)
-        squares = np.where(weight, (array - mean) ** 2, 0).sum(axis=gone, keepdims=True)
-        return [s.reshape(kept).astype(array.dtype) for s in (count, mean, squares)]
+        rms = op.param["form"] == "rms"
+        count = weight.sum(axis=gone, keepdims=True).astype(view.dtype)
+        safe = np.maximum(count, 1)
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            if rms:
+                squares = np.where(weight, view**2, 0).sum(axis=gone)
+                return [squares.reshape(kept).astype(view.dtype, copy=False)]
+            total = np.where(weight, view, 0).sum(axis=gone, keepdims=True, dtype=view.dtype)
+            mean = total / safe
+            squares = np.where(weight, (view - mean) ** 2, 0).sum(axis=gone, keepdims=True)
+            return [s.reshape(kept).astype(view.dtype, copy=False) for s in (count, mean, squares)]
+
+        return run
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
@@ -206,63 +277,82 @@ class NormalizeKernel:
         squares = left[2] + right[2] + delta * delta * left[0] * right[0] / safe
         return [a.astype(left[0].dtype) for a in (count, mean, squares)]
 
-    def apply(
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> tuple[Values, list[int]]:
         op, stat = tile.op, tile.op.stats[0]
-        array, dims = expanded(tile, 0, cast(blocks[0], stat.dtype))
-        epsilon = np.asarray(op.param["epsilon"], dtype=array.dtype)
+        found = points(tile, 0, blocks[0], stat.dtype)
+        dims, view = found.dims, found.view
+        epsilon = np.asarray(op.param["epsilon"], dtype=view.dtype)
         moments = [align(s, stat.dims, dims) for s in stats]
-        if op.param["form"] == "rms":
-            count = np.asarray(prod(op.extents[d] for d in op.reductions), dtype=array.dtype)
-            values = array * (1 / np.sqrt(moments[0] / np.maximum(count, 1) + epsilon))
-        else:
-            count, mean, squares = moments
-            values = (array - mean) * (1 / np.sqrt(squares / np.maximum(count, 1) + epsilon))
-        if (cast_to := op.param.get("round_to")) is not None:
-            values = cast(values, cast_to)
-        for v in range(1, len(op.operands)):
-            other, own = expanded(tile, v, blocks[v])
-            other = align(other, own, dims)
-            values = values * other if op.param["affine"][v - 1] == "scale" else values + other
-        return [pack(cast(values, op.results[0].dtype), dims, op.results[0], tile.size)]
+        rms, round_to = op.param["form"] == "rms", op.param.get("round_to")
+        points_count = prod(op.extents[d] for d in op.reductions)
+        whole_count = np.maximum(np.asarray(points_count, dtype=view.dtype), 1)
+        affine = [
+            (points(tile, v, blocks[v]).aligned(dims), op.param["affine"][v - 1] == "scale")
+            for v in range(1, len(op.operands))
+        ]
+        steps = steps_of(found, *(p for p, _ in affine))
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            if rms:
+                values = view * (1 / np.sqrt(moments[0] / whole_count + epsilon))
+            else:
+                count, mean, squares = moments
+                values = (view - mean) * (1 / np.sqrt(squares / np.maximum(count, 1) + epsilon))
+            if round_to is not None:
+                values = cast(values, round_to)
+            for other, scales in affine:
+                values = values * other.view if scales else values + other.view
+            return [values]
+
+        return run, dims
 
 
-class AttentionKernel:
+class AttentionKernel(BoundLocal, BoundApply):
     """softmax(scale · Q Kᵀ + mask) V over the KV dimension, as partial results (running maximum,
     sum, weighted values) merged by their log-sum-exp. Operands: query, key, value, then the
     additive mask if there is one. A row whose every score is -inf gives zero."""
 
-    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
         op = tile.op
         top_stat, _, out_stat = op.stats
-        dtype = top_stat.dtype
-        q, q_dims = expanded(tile, 0, cast(blocks[0], dtype))
-        k, k_dims = expanded(tile, 1, cast(blocks[1], dtype))
-        v, v_dims = expanded(tile, 2, cast(blocks[2], dtype))
+        q, k, v = (points(tile, i, blocks[i], top_stat.dtype) for i in range(3))
         kv = op.reductions[0]
         score_dims = [*top_stat.dims, kv]
         shape = (tile.cores, *(tile.size[d] for d in score_dims))
-        reached = [d for d in score_dims if d in q_dims or d in k_dims]
-        scores = align(contract(q, q_dims, k, k_dims, reached), reached, score_dims)
-        scores = scores * np.asarray(op.param["scale"], dtype=scores.dtype)
-        if (cap := op.param.get("softcap")) is not None:
-            scores = np.tanh(scores / cap) * np.asarray(cap, dtype=scores.dtype)
-        if len(op.operands) > 3:
-            mask, mask_dims = expanded(tile, 3, blocks[3])
-            mask = align(mask, mask_dims, score_dims)
-            if mask.dtype == np.bool_:
-                scores = np.where(mask, scores, -np.inf).astype(scores.dtype)
-            else:
-                scores = scores + mask.astype(scores.dtype)
+        reached = [d for d in score_dims if d in q.dims or d in k.dims]
+        product = bound_product(q, k, reached).aligned(score_dims)
+        mask = points(tile, 3, blocks[3]).aligned(score_dims) if len(op.operands) > 3 else None
         inside = tile.inside(kv) & (tile.index(kv) >= tile.hidden)
         inside = inside.reshape(tile.cores, *[1] * len(top_stat.dims), -1)
-        scores = np.where(inside, np.broadcast_to(scores, shape), -np.inf).astype(scores.dtype)
-        top = scores.max(axis=-1)
-        weights = _rescale(scores, top[..., None]).astype(scores.dtype)
-        total = weights.sum(axis=-1)
-        weighted = contract(weights, score_dims, v, v_dims, list(out_stat.dims))
-        return [top, total, weighted]
+        every = bool(inside.all())
+        scale = np.asarray(op.param["scale"], dtype=product.view.dtype)
+        cap = op.param.get("softcap")
+        made = np.empty(shape, product.view.dtype)
+        weighted = bound_product(Points(made, score_dims), v, list(out_stat.dims))
+        first = steps_of(product) if mask is None else steps_of(product, mask)
+
+        def run() -> list[np.ndarray]:
+            for step in first:
+                step()
+            scores = product.view * scale
+            if cap is not None:
+                scores = np.tanh(scores / cap) * np.asarray(cap, dtype=scores.dtype)
+            if mask is not None and mask.view.dtype == np.bool_:
+                scores = np.where(mask.view, scores, -np.inf).astype(scores.dtype)
+            elif mask is not None:
+                scores = scores + mask.view.astype(scores.dtype, copy=False)
+            scores = np.broadcast_to(scores, shape)
+            if not every:
+                scores = np.where(inside, scores, -np.inf).astype(scores.dtype)
+            top = scores.max(axis=-1)
+            np.copyto(made, _rescale(scores, top[..., None]), casting="unsafe")
+            return [top, made.sum(axis=-1), weighted.now()]
+
+        return run
 
     def combine(
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
@@ -275,17 +365,25 @@ class AttentionKernel:
         weighted = left[2] * wide[0] + right[2] * wide[1]
         return [top, total.astype(top.dtype), weighted.astype(left[2].dtype)]
 
-    def apply(
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        op = tile.op
-        top_stat, _, out_stat = op.stats
+    ) -> tuple[Values, list[int]]:
+        top_stat, _, out_stat = tile.op.stats
         total = align(stats[1], top_stat.dims, out_stat.dims)
-        values = np.where(total == 0, 0, stats[2] / np.where(total == 0, 1, total))
-        return epilogue(tile, values, out_stat.dims, blocks)
+        weighted = stats[2]
+        made = np.empty(weighted.shape, weighted.dtype)
+
+        def divide() -> None:
+            empty = total == 0
+            if empty.any():
+                np.copyto(made, np.where(empty, 0, weighted / np.where(empty, 1, total)))
+            else:
+                np.divide(weighted, total, out=made)
+
+        return bound_epilogue(tile, Points(made, list(out_stat.dims), (divide,)), blocks)
 
 
-class GatherKernel:
+class GatherKernel(OnlyEpilogue):
     """Rows of a table by index. The table dimension is a reduction: a core contributes the rows
     that lie in its part of the table and zero for the others; the sum has exactly one term."""
 
@@ -321,38 +419,38 @@ class GatherKernel:
     ) -> list[np.ndarray]:
         return [np.where(left[0] != 0, left[0], right[0]).astype(left[0].dtype)]
 
-    def apply(
-        self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        return epilogue(tile, stats[0], tile.op.stats[0].dims, blocks)
 
-
-class ConcatKernel(WithoutStatistics):
+class ConcatKernel(WithoutStatistics, BoundApply):
     """Operands laid one after another along one dimension; each access is shifted by where its
     operand starts, and points outside an operand read as its neutral value."""
 
-    def apply(
+    def bind_apply(
         self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> tuple[Values, list[int]]:
         op = tile.op
         d = op.param["dim"]
         target = list(range(len(op.dims)))
         position = tile.index(d).reshape(tile.cores, *(-1 if i == d else 1 for i in target))
-        out: np.ndarray | None = None
-        for v, access in enumerate(op.operands):
-            array, own = expanded(tile, v, blocks[v])
-            values = align(array, own, target)
-            start = -next(a.offset for a in access.axes if any(t == d for t, _ in a.terms))
-            out = values if out is None else np.where(position >= start, values, out)
-        assert out is not None
-        return [
-            pack(
-                cast(fill(out, tile, target), op.results[0].dtype),
-                target,
-                op.results[0],
-                tile.size,
-            )
+        parts = [points(tile, v, blocks[v]).aligned(target) for v in range(len(op.operands))]
+        starts = [
+            -next(a.offset for a in access.axes if any(t == d for t, _ in a.terms))
+            for access in op.operands
         ]
+        views, steps = [p.view for p in parts], steps_of(*parts)
+        later = [
+            np.broadcast_to(position >= start, (tile.cores, *tile.size)) for start in starts[1:]
+        ]
+        made = np.empty((tile.cores, *tile.size), views[0].dtype)
+
+        def run() -> list[np.ndarray]:
+            for step in steps:
+                step()
+            np.copyto(made, views[0])
+            for view, where in zip(views[1:], later, strict=True):
+                np.copyto(made, view, where=where, casting="unsafe")
+            return [made]
+
+        return run, target
 
 
 class _Kernels(dict[str, Kernel]):

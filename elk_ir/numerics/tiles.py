@@ -8,7 +8,7 @@ neutral value before it calls a kernel, and ignores results outside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from elk_ir.numerics.body import cast, dtype_of, evaluate
+from elk_ir.numerics.body import dtype_of, prepared_body
 from elk_ir.plan.domain import Access, Operator, Phase
 
 
@@ -79,6 +79,9 @@ class Kernel(Protocol):
         ...
 
 
+Values = Callable[[], list[np.ndarray]]
+
+
 class WithoutStatistics:
     """The phases that a kind without statistics does not have."""
 
@@ -89,6 +92,40 @@ class WithoutStatistics:
         self, op: Operator, left: Sequence[np.ndarray], right: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         return []
+
+
+class BoundApply:
+    """A kernel whose `apply` can be bound to its arrays: what depends on them alone is worked out
+    once, and the function that is left runs as often as their elements change."""
+
+    def bind_apply(
+        self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
+    ) -> tuple[Values, list[int]]:
+        """The values of the results, (cores, dims…), and those dimensions. The function must be
+        called under `numpy.errstate(all="ignore")`; it may give the same arrays each time."""
+        raise NotImplementedError
+
+    def apply(
+        self, tile: Tile, stats: Sequence[np.ndarray], blocks: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            run, dims = self.bind_apply(tile, stats, blocks)
+            return [
+                pack(values, dims, result, tile.size, tile.cores)
+                for values, result in zip(run(), tile.op.results, strict=True)
+            ]
+
+
+class BoundLocal:
+    """The same for `local`."""
+
+    def bind_local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> Values:
+        """The statistics, as `BoundApply.bind_apply` says."""
+        raise NotImplementedError
+
+    def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return self.bind_local(tile, blocks)()
 
 
 # ---------------------------------------------------------------------- views
@@ -129,13 +166,165 @@ def align(array: np.ndarray, dims: Sequence[int], target: Sequence[int]) -> np.n
 
 
 def pack(
-    values: np.ndarray, dims: Sequence[int], access: Access, size: tuple[int, ...]
+    values: np.ndarray,
+    dims: Sequence[int],
+    access: Access,
+    size: tuple[int, ...],
+    cores: int | None = None,
 ) -> np.ndarray:
     """Values (cores, dims…), broadcast where the result has more dimensions, as a result block."""
-    block = np.zeros((values.shape[0], *access.block_shape(size)), dtype=dtype_of(access.dtype))
-    target = sorted(access.dims)
-    expand(block, access, size)[...] = align(values, dims, target)
+    lead = values.shape[0] if cores is None else cores
+    block = np.zeros((lead, *access.block_shape(size)), dtype=dtype_of(access.dtype))
+    place(expand(block, access, size), values, dims, sorted(access.dims))
     return block
+
+
+def place(into: np.ndarray, values: np.ndarray, dims: Sequence[int], target: Sequence[int]) -> None:
+    """Write values over `dims` (or scalars) to points over `target`, cast as `body.cast` does."""
+    if values.ndim:
+        values = align(values, dims, target)
+    if into.dtype == np.bool_ and values.dtype != np.bool_:
+        values = values != 0
+    np.copyto(into, values, casting="unsafe")
+
+
+# ---------------------------------------------------------------------- bound views
+
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Points:
+    """An array (cores, dims…) that holds its elements once its `steps` are done."""
+
+    view: np.ndarray
+    dims: list[int]
+    steps: tuple[Step, ...] = ()
+
+    def now(self) -> np.ndarray:
+        """The array, after its steps."""
+        for step in self.steps:
+            step()
+        return self.view
+
+    def aligned(self, target: Sequence[int]) -> Points:
+        """The axes in the order of `target`, of size one where it lacks a dimension."""
+        if self.dims == list(target):
+            return self
+        return Points(align(self.view, self.dims, target), list(target), self.steps)
+
+    def then(self, made: np.ndarray, step: Step) -> Points:
+        """Another array of the same dimensions, which one more step writes."""
+        return Points(made, self.dims, (*self.steps, step))
+
+
+def steps_of(*bound: Points) -> tuple[Step, ...]:
+    """The steps of all."""
+    return tuple(step for p in bound for step in p.steps)
+
+
+def points(tile: Tile, v: int, block: np.ndarray, dtype: str | None = None) -> Points:
+    """The block of operand v, one axis a dimension, as `dtype`."""
+    access = tile.op.operands[v]
+    dims = sorted(access.dims)
+    if dtype is None or block.dtype == dtype_of(dtype):
+        return Points(expand(block, access, tile.size), dims)
+    made = np.empty(block.shape, dtype_of(dtype))
+    view = expand(made, access, tile.size)
+    if made.dtype == np.bool_:
+        return Points(view, dims, (lambda: np.not_equal(block, 0, out=made),))
+    return Points(view, dims, (lambda: np.copyto(made, block, casting="unsafe"),))
+
+
+def reduction_points(
+    tile: Tile, v: int, block: np.ndarray, dtype: str, neutral: float | None
+) -> Points:
+    """As `reduction_block`."""
+    access = tile.op.operands[v]
+    found = points(tile, v, block, dtype)
+    inside: np.ndarray | None = None
+    for i, d in enumerate(found.dims):
+        if d in tile.op.reductions and d not in access.simple and not tile.is_full:
+            shape = [tile.cores] + [1] * len(found.dims)
+            shape[i + 1] = tile.size[d]
+            own = tile.inside(d).reshape(shape)
+            inside = own if inside is None else inside & own
+    if inside is None or inside.all():
+        return found
+    mask, view = inside, found.view
+    made = np.empty(view.shape, view.dtype)
+    rest = np.asarray(neutral).astype(view.dtype)
+
+    def step() -> None:
+        np.copyto(made, rest)
+        np.copyto(made, view, where=mask)
+
+    return found.then(made, step)
+
+
+def _merged(bound: Points, order: Sequence[int], shape: tuple[int, ...], wide: bool) -> Points:
+    """The axes behind the cores in `order`, merged to `shape`; `wide`: as float64."""
+    moved = bound.view.transpose(0, *(i + 1 for i in order))
+    if not wide:
+        merged = moved.reshape(shape)
+        if merged.size == 0 or np.may_share_memory(merged, moved):
+            return Points(merged, [], bound.steps)
+    made = np.empty(moved.shape, np.float64 if wide else moved.dtype)
+    return Points(made.reshape(shape), [], (*bound.steps, lambda: np.copyto(made, moved)))
+
+
+def _summed(bound: Points, gone: Sequence[int]) -> Points:
+    """The sum over some dimensions."""
+    if not gone:
+        return bound
+    view, axes = bound.view, tuple(bound.dims.index(d) + 1 for d in gone)
+    made = np.empty_like(view.sum(axis=axes))
+    kept = [d for d in bound.dims if d not in gone]
+    return Points(made, kept, (*bound.steps, lambda: np.sum(view, axis=axes, out=made)))
+
+
+def bound_product(
+    a: Points, b: Points, out: Sequence[int], largest: tuple[int, int] | None = None
+) -> Points:
+    """`contract` of what two arrays will hold. `largest`: bounds on the magnitudes of integers."""
+    a = _summed(a, [d for d in a.dims if d not in b.dims and d not in out])
+    b = _summed(b, [d for d in b.dims if d not in a.dims and d not in out])
+    batch = [d for d in out if d in a.dims and d in b.dims]
+    rows = [d for d in out if d in a.dims and d not in b.dims]
+    cols = [d for d in out if d in b.dims and d not in a.dims]
+    inner = [d for d in a.dims if d in b.dims and d not in out]
+    sizes = dict(zip(a.dims, a.view.shape[1:], strict=True)) | dict(
+        zip(b.dims, b.view.shape[1:], strict=True)
+    )
+    nb, nr, ni, nc = (prod(sizes[d] for d in dims) for dims in (batch, rows, inner, cols))
+    cores, dtype = a.view.shape[0], a.view.dtype
+    integer = dtype.kind in "iu"
+    narrow = integer and largest is not None and prod(largest) * max(1, ni) < 2**53
+    left = _merged(
+        a, [a.dims.index(d) for d in (*batch, *rows, *inner)], (cores, nb, nr, ni), narrow
+    )
+    right = _merged(
+        b, [b.dims.index(d) for d in (*batch, *inner, *cols)], (cores, nb, ni, nc), narrow
+    )
+    made = np.empty((cores, nb, nr, nc), dtype)
+    x, y = left.view, right.view
+
+    def step() -> None:
+        if not integer:
+            np.matmul(x, y, out=made)
+        elif not narrow and magnitude(x) * magnitude(y) * max(1, ni) < 2**53:
+            np.copyto(made, np.matmul(x.astype(np.float64), y.astype(np.float64)), casting="unsafe")
+        else:
+            np.copyto(made, np.matmul(x, y), casting="unsafe")
+
+    order = [*batch, *rows, *cols]
+    found = Points(
+        made.reshape(cores, *(sizes[d] for d in order)),
+        order,
+        (*left.steps, *right.steps, step),
+    )
+    return found.aligned(out)
 
 
 def contract(
@@ -145,39 +334,8 @@ def contract(
 
     Integers are exact: they are multiplied in float64 when no sum can leave its 53 bits.
     """
-    for_a = [d for d in a_dims if d not in b_dims and d not in out]
-    if for_a:
-        a = a.sum(axis=tuple(a_dims.index(d) + 1 for d in for_a))
-        a_dims = [d for d in a_dims if d not in for_a]
-    for_b = [d for d in b_dims if d not in a_dims and d not in out]
-    if for_b:
-        b = b.sum(axis=tuple(b_dims.index(d) + 1 for d in for_b))
-        b_dims = [d for d in b_dims if d not in for_b]
-    batch = [d for d in out if d in a_dims and d in b_dims]
-    rows = [d for d in out if d in a_dims and d not in b_dims]
-    cols = [d for d in out if d in b_dims and d not in a_dims]
-    inner = [d for d in a_dims if d in b_dims and d not in out]
-    sizes = dict(zip(a_dims, a.shape[1:], strict=True)) | dict(
-        zip(b_dims, b.shape[1:], strict=True)
-    )
-
-    def volume(dims: Sequence[int]) -> int:
-        return prod(sizes[d] for d in dims)
-
-    cores = a.shape[0]
-    left = a.transpose(0, *(a_dims.index(d) + 1 for d in (*batch, *rows, *inner)))
-    right = b.transpose(0, *(b_dims.index(d) + 1 for d in (*batch, *inner, *cols)))
-    left = left.reshape(cores, volume(batch), volume(rows), volume(inner))
-    right = right.reshape(cores, volume(batch), volume(inner), volume(cols))
-    dtype = left.dtype
-    if dtype.kind in "iu":
-        bound = magnitude(left) * magnitude(right) * max(1, volume(inner))
-        if bound < 2**53:
-            left, right = left.astype(np.float64), right.astype(np.float64)
-    product = np.matmul(left, right).astype(dtype, copy=False)
-    order = [*batch, *rows, *cols]
-    product = product.reshape(cores, *(sizes[d] for d in order))
-    return product.transpose(0, *(order.index(d) + 1 for d in out))
+    product = bound_product(Points(a, list(a_dims)), Points(b, list(b_dims)), out)
+    return product.now()
 
 
 def magnitude(array: np.ndarray) -> int:
@@ -199,39 +357,34 @@ def reduction_block(
     Along a reduction dimension that is an axis of its own the machine has filled these already;
     under a composite index they are elements of the tensor that belong to another tile.
     """
-    access = tile.op.operands[v]
-    array, dims = expanded(tile, v, cast(block, dtype))
-    if tile.is_full:
-        return array, dims
-    for i, d in enumerate(dims):
-        if d in tile.op.reductions and d not in access.simple:
-            shape = [tile.cores] + [1] * len(dims)
-            shape[i + 1] = tile.size[d]
-            inside = tile.inside(d).reshape(shape)
-            array = np.where(inside, array, np.asarray(neutral).astype(array.dtype))
-    return array, dims
+    bound = reduction_points(tile, v, block, dtype, neutral)
+    return bound.now(), bound.dims
 
 
-def epilogue(
-    tile: Tile, stat: np.ndarray, dims: Sequence[int], blocks: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """`stat` through the operator's epilogue body (operands read in the apply phase)."""
+def bound_epilogue(
+    tile: Tile, stat: Points, blocks: Sequence[np.ndarray]
+) -> tuple[Values, list[int]]:
+    """`stat` through the operator's epilogue body (operands read in the apply phase), over the
+    dimensions of the results."""
     op = tile.op
-    body = op.param.get("epilogue")
     target = sorted(op.result_dims)
-    values = [align(stat, dims, target)]
+    values = [stat.aligned(target)]
     for v, access in enumerate(op.operands):
         if access.phase is Phase.APPLY:
-            array, own = expanded(tile, v, blocks[v])
-            values.append(align(array, own, target))
-    outs = values if body is None else evaluate(body, values)
-    return [
-        pack(cast(fill(o, tile, target), r.dtype), target, r, tile.size)
-        for o, r in zip(outs, op.results, strict=True)
-    ]
+            values.append(points(tile, v, blocks[v]).aligned(target))
+    body, steps = prepared_body(op.param.get("epilogue")), steps_of(*values)
+    views = [p.view for p in values]
+
+    def run() -> list[np.ndarray]:
+        for step in steps:
+            step()
+        return body(views)
+
+    return run, target
 
 
 def fill(values: np.ndarray, tile: Tile, dims: Sequence[int]) -> np.ndarray:
+    """Values broadcast over the dimensions that they lack."""
     return np.broadcast_to(values, (tile.cores, *(tile.size[d] for d in dims)))
 
 

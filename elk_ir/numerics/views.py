@@ -153,8 +153,18 @@ def gathered(
         if zero:
             np.subtract(hole, shift, out=hole)
 
+    points = windows(block).transpose(order)
+    merged = points.reshape(shape)
+    if np.may_share_memory(merged, block):  # a view of the block, or of the tensor itself
+        if hole.shape == block.shape:
+            return None
+
+        def padded(tensor: Array) -> Array:
+            fill(tensor)
+            return merged
+
+        return padded
     if extents[sorted(access.dims)[order[-1]]] >= LONG_RUN:
-        points = windows(block).transpose(order)
         wide = made.reshape(points.shape)
 
         def copied(tensor: Array) -> Array:

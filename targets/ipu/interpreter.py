@@ -9,10 +9,8 @@ program gives the same result either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 from typing import Literal, Protocol
 
 import numpy as np
@@ -28,9 +26,8 @@ from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
 from elk_ir.plan.domain import Operator
-from elk_ir.plan.layout import Layout
-from elk_ir.plan.rows import unique_rows
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
+from elk_ir.targets.ipu.routes import Landed, Route, Routes, Stored, boxes, landed, route, stored
 from elk_ir.targets.ipu.transfers import as_runs, batches_between
 from elk_ir.targets.ipu.vertex import Vertex
 
@@ -136,7 +133,8 @@ class Interpreter:
                 v.bytes.value.data,
             )
         self.index: dict[SSAValue, int] = {}
-        self._prepared: dict[Operation, Vertex] = {}
+        self._vertices: dict[Operation, Vertex] = {}
+        self._routes = Routes()
 
     # ------------------------------------------------------------------ running
 
@@ -181,7 +179,8 @@ class Interpreter:
                     f"state @{name} holds {count} entries, the program reads at most {room}",
                     hint="compile with a larger --kv-capacity",
                 )
-        self._block(self.program.body.block)
+        with np.errstate(all="ignore"):
+            self._block(self.program.body.block)
         for transfer in list(self.queue):
             self._flush(transfer)
 
@@ -301,6 +300,7 @@ class Interpreter:
         limit = None
         if op.axis is not None and op.limit is not None:
             limit = (op.axis.value.data, op.limit.value.data)
+        prepared = self._routes.get(op, lambda: landed(self.sram, variable, limit), variable)
 
         def run() -> None:
             tensor = self._row(name, row)
@@ -311,7 +311,12 @@ class Interpreter:
                 window = np.zeros_like(tensor)
                 window[_along(axis, hidden, end)] = tensor[_along(axis, 0, end - hidden)]
                 tensor = window
-            self._land(variable, tensor, limit)
+            if isinstance(prepared, Landed) and tensor.shape == variable.layout.shape:
+                prepared.run(tensor)
+                variable.whole = prepared.complete
+                self.counters.hbm_read_bytes += prepared.read_bytes
+            else:
+                self._land(variable, tensor, limit)
 
         self._start(_Transfer(variable, run, store=False))
 
@@ -328,7 +333,7 @@ class Interpreter:
         layout = variable.layout
         word = written_word(tensor.dtype.itemsize)
         fresh: set[tuple[int, ...]] = set()
-        for cores, where, source, target in _boxes(layout, limit):
+        for cores, where, source, target in boxes(layout, limit):
             data = tensor[source]
             variable.view[(cores, *where, *target)] = data
             variable.shadow[(cores, *where, *target)] = word
@@ -362,9 +367,13 @@ class Interpreter:
                 end = op.start.value.data - self._length(name) + variable.layout.shape[axis]
                 self.appended[name] = max(self.appended.get(name, 0), end)
 
+        prepared = self._routes.get(op, lambda: stored(self.sram, variable), variable)
+
         def run() -> None:
             self.sram.check_live(variable, "store")
             tensor = self._row(name, row)
+            if isinstance(prepared, Stored) and self._stored(op, prepared, variable, tensor, shift):
+                return
             rows: np.ndarray | None = None
             axis = 0 if op.axis is None else op.axis.value.data
             if op.rows is not None:
@@ -376,7 +385,7 @@ class Interpreter:
                     ) from None
             word = written_word(tensor.dtype.itemsize)
             done: set[tuple[int, ...]] = set()
-            for cores, where, source, target in _boxes(variable.layout, None):
+            for cores, where, source, target in boxes(variable.layout, None):
                 box = tuple(v for s in source for v in (s.start, s.stop))
                 if box in done:
                     continue
@@ -401,6 +410,37 @@ class Interpreter:
         self.storing.append(variable.name)
         self._start(_Transfer(variable, run, store=True))
 
+    def _stored(
+        self,
+        op: ipu.StoreStartOp,
+        prepared: Stored,
+        variable: Variable,
+        tensor: np.ndarray,
+        shift: Sequence[int],
+    ) -> bool:
+        """Carry out a prepared store, if nothing stands in its way."""
+        shape = prepared.shape
+        if any(d < 0 or d + n > e for d, n, e in zip(shift, shape, tensor.shape, strict=True)):
+            return False
+        if not variable.whole and not self.sram.are_written(variable, prepared.needed):
+            return False
+        data = prepared.data()
+        region: list[slice | np.ndarray] = [
+            slice(d, d + n) for d, n in zip(shift, shape, strict=True)
+        ]
+        if op.rows is not None:
+            axis = 0 if op.axis is None else op.axis.value.data
+            try:
+                rows = self._rows(tensor.shape[axis], op.rows.root_reference.data)
+            except TrapError:
+                return False  # it says so with the name of the tensor when it goes box by box
+            if rows.shape != (shape[axis],) or shift[axis]:
+                return False
+            region[axis] = rows
+        tensor[tuple(region)] = data
+        self.counters.hbm_written_bytes += prepared.written_bytes
+        return True
+
     def _store_wait(self, op: ipu.StoreWaitOp) -> None:
         variable = self.variable(op.source)
         if variable.name not in self.storing:
@@ -419,22 +459,32 @@ class Interpreter:
         with np.errstate(all="ignore"):
             variable.view[...] = np.asarray(value).astype(variable.view.dtype)
         variable.shadow[...] = written_word(variable.view.dtype.itemsize)
+        variable.whole = True
 
     def _reshard(self, op: ipu.ReshardOp) -> None:
         source, target = self.variable(op.source), self.variable(op.target)
         name = f"reshard to @{target.name}"
         self.sram.reading(source, name)
+        axis, start = None, 0
         if op.axis is None:
             self.sram.begin(target, name)
             if not source.live:
                 raise TrapError(f"{name} overwrites its own source", where=source.where)
-            transfers = batches_between(source.layout, target.layout)
         else:
             self.sram.check_live(target, name)
             assert op.start is not None
-            transfers = batches_between(
-                source.layout, target.layout, op.axis.value.data, op.start.value.data
-            )
+            axis, start = op.axis.value.data, op.start.value.data
+        prepared = self._routes.get(
+            op, lambda: route(self.sram, source, target, axis, start), source, target
+        )
+        if isinstance(prepared, Route) and (
+            source.whole or self.sram.are_written(source, prepared.needed)
+        ):
+            prepared.run()
+            target.whole = target.whole or prepared.complete
+            self.counters.exchanged_bytes += prepared.exchanged_bytes
+            return
+        transfers = batches_between(source.layout, target.layout, axis, start)
         data, written = source.flat()
         into, shadow = target.flat()
         item, word = data.dtype.itemsize, written_word(data.dtype.itemsize)
@@ -511,9 +561,9 @@ class Interpreter:
     # ------------------------------------------------------------------ compute
 
     def _execute(self, op: ipu.ExecuteOp) -> None:
-        vertex = self._prepared.get(op)
+        vertex = self._vertices.get(op)
         if vertex is None:
-            vertex = self._prepared.setdefault(op, Vertex(self, op))
+            vertex = self._vertices.setdefault(op, Vertex(self, op))
         vertex.run(self._value(op.step))
         self.counters.vertices += op.iterate.data.cores
 
@@ -537,37 +587,3 @@ def _names(attrs: ArrayAttr[StringAttr] | None) -> list[str]:
 def _along(axis: int, start: int, end: int) -> tuple[slice, ...]:
     """The index that takes [start, end) along `axis` and everything along the others."""
     return (*[slice(None)] * axis, slice(start, end))
-
-
-@lru_cache(maxsize=1024)
-def _boxes(
-    layout: Layout, limit: tuple[int, int] | None
-) -> tuple[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]], ...]:
-    """The distinct (slots, box) pairs of a layout: the cores that hold it, the slots, the box in
-    the tensor, and where it lies in a block."""
-    found: list[tuple[np.ndarray, tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]] = []
-    for where in product(*(range(n) for n in layout.slots)):
-        bounds = layout.bounds[(slice(None), *where)]
-        origins = layout.origins[(slice(None), *where)]
-        if limit is not None:
-            bounds = bounds.copy()
-            bounds[:, limit[0], 1] = np.minimum(bounds[:, limit[0], 1], limit[1])
-        holders = np.flatnonzero(layout.held[(slice(None), *where)])
-        if holders.size == 0:
-            continue
-        bounds, origins = bounds[holders], origins[holders]
-        keys = np.concatenate([bounds.reshape(len(bounds), -1), origins], axis=1)
-        unique, which = unique_rows(keys)
-        order = holders[np.argsort(which, kind="stable")]
-        starts = np.concatenate([[0], np.bincount(which, minlength=len(unique)).cumsum()])
-        rank = len(layout.axes)
-        for i, key in enumerate(unique):
-            box, origin = key[: 2 * rank].reshape(rank, 2), key[2 * rank :]
-            if rank and (box[:, 1] <= box[:, 0]).any():
-                continue
-            source = tuple(slice(int(a), int(b)) for a, b in box)
-            target = tuple(
-                slice(int(a - o), int(b - o)) for (a, b), o in zip(box, origin, strict=True)
-            )
-            found.append((order[starts[i] : starts[i + 1]], where, source, target))
-    return tuple(found)

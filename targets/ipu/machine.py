@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -40,6 +41,9 @@ class Variable:
     in_flight: bool = False
     killed_by: str | None = None
     touched: bool = False
+    whole: bool = False
+    """All that the layout holds is known to be written: what is read inside of it needs no check
+    against the shadow. False says nothing."""
 
     @property
     def where(self) -> str:
@@ -49,6 +53,10 @@ class Variable:
 
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
         """View and shadow as (cores, elements)."""
+        return self._flat
+
+    @cached_property
+    def _flat(self) -> tuple[np.ndarray, np.ndarray]:
         cores = self.view.shape[0]
         return self.view.reshape(cores, -1), self.shadow.reshape(cores, -1)
 
@@ -66,7 +74,9 @@ class Sram:
     def __init__(self, cores: int, size_bytes: int):
         size_bytes = -(-size_bytes // 8) * 8
         self.cores, self.size_bytes = cores, size_bytes
-        self.bytes = np.zeros((cores, size_bytes), dtype=np.uint8)
+        self.stride = -(-size_bytes // 16) * 16
+        self._memory = np.zeros((cores, self.stride), dtype=np.uint8)
+        self.bytes = self._memory[:, :size_bytes]
         self.written = np.zeros((cores, size_bytes), dtype=np.bool_)
         self.variables: dict[str, Variable] = {}
         self.on_first_read: Hook | None = None
@@ -102,6 +112,17 @@ class Sram:
         self.variables[name] = variable
         return variable
 
+    def words(self, size: int) -> np.ndarray:
+        """All memories as (cores, words of `size` bytes): 1, 2, 4, 8 or 16."""
+        return self._memory.view(WORDS[size])
+
+    def block(self, variable: Variable, size: int) -> np.ndarray:
+        """The bytes of a variable as (cores, words of `size` bytes), of which its offset and size
+        are multiples."""
+        first, used = variable.offset // size, variable.layout.elements
+        count = used * variable.view.dtype.itemsize // size
+        return self.words(size)[: variable.layout.cores, first : first + count]
+
     # ------------------------------------------------------------------ rules
 
     def begin(self, variable: Variable, by: str) -> None:
@@ -118,6 +139,7 @@ class Sram:
         end = variable.offset + variable.size_bytes
         self.written[: variable.layout.cores, variable.offset : end] = False
         variable.live, variable.killed_by, variable.touched = True, None, False
+        variable.whole = False
 
     def poison(self, variable: Variable, value: int) -> None:
         """Fill the bytes of `variable` with `value`, without marking them as written."""
@@ -144,6 +166,11 @@ class Sram:
             if self.on_first_read is not None:
                 self.on_first_read(self, variable)
 
+    def are_written(self, variable: Variable, needed: np.ndarray) -> bool:
+        """Whether the elements of `needed` (cores, elements) have been written."""
+        shadow = variable.flat()[1]
+        return not ((shadow != _ALL_WRITTEN[shadow.dtype.itemsize]) & needed).any()
+
     def check_written(
         self,
         variable: Variable,
@@ -167,6 +194,8 @@ class Sram:
                 where=variable.where,
             )
 
+
+WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 _ALL_WRITTEN = {n: int.from_bytes(b"\x01" * n, "little") for n in (1, 2, 4, 8)}
 

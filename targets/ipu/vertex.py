@@ -7,8 +7,9 @@ several times its SRAM otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -19,10 +20,11 @@ from xdsl.ir import Attribute
 from elk_ir.dialects import ipu
 from elk_ir.dialects.ipu.attrs import RefAttr, VertexPhase
 from elk_ir.numerics.kernels import KERNELS
-from elk_ir.numerics.tiles import Tile, image_mask
+from elk_ir.numerics.tiles import BoundApply, BoundLocal, Tile, expand, image_mask, place
 from elk_ir.plan.domain import Access, AxisExpr, Operator, Phase
 from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
+from elk_ir.targets.ipu.routes import elements_of, is_small
 
 BATCH_BYTES = 64 << 20
 """Temporary bytes of one batch of cores, by the estimate of `Vertex.batches`."""
@@ -31,6 +33,16 @@ KEPT_MASK_BYTES = 1 << 20
 """Masks up to this size are kept between steps and runs; larger ones are computed again."""
 
 Blocks = Sequence[tuple[Variable, tuple[int | slice, ...]]]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What a vertex works on at a ring step: the slots of its iteration, and its blocks."""
+
+    at: tuple[int, ...]
+    ins: Blocks
+    stats: Blocks
+    outs: Blocks
 
 
 class Machine(Protocol):
@@ -54,7 +66,9 @@ class Machine(Protocol):
 
 
 class Vertex:
-    """One compute set: its codelet's kernel on batches of cores, masks computed once a step."""
+    """One compute set: its codelet's kernel on batches of cores, masks computed once a step.
+
+    A small one is bound to its blocks the first time it runs at a step (`Bound`)."""
 
     def __init__(self, machine: Machine, op: ipu.ExecuteOp):
         self.machine, self.op = machine, op
@@ -68,6 +82,8 @@ class Vertex:
         self.name = f"vertex @{op.sym_name.data}"
         self.tiles: dict[tuple[object, ...], Tile] = {}
         self.masks: dict[tuple[object, ...], np.ndarray | None] = {}
+        self.places: dict[int, _Places] = {}
+        self.bound: dict[int, Bound | None] = {}
 
     def tile(self, at: tuple[int, ...], cores: slice) -> Tile:
         """The iteration box of some cores in the slots `at`."""
@@ -82,8 +98,7 @@ class Vertex:
             valid = np.where(bounds[..., 1] > bounds[..., 0], valid, 0)
             self.tiles[key] = Tile(self.operator, self.iterate.block_shape, origin, valid)
         tile = self.tiles[key]
-        state = self.operator.param.get("state")
-        hidden = self.machine.hidden(state) if state in self.machine.filled else 0
+        hidden = self.hidden()
         if hidden != tile.hidden:
             tile = self.tiles[key] = replace(tile, hidden=hidden)
         return tile
@@ -112,27 +127,54 @@ class Vertex:
 
     def run(self, step: int) -> None:
         """Run the vertex at a ring step."""
-        at = tuple(int(e.data.evaluate(t=step, c=0, s=0)) for e in self.op.at)
-        reads = [self.source(attr, step) for attr in (*self.op.ins, *self.op.stats)]
-        ins, stats = reads[: len(self.op.ins)], reads[len(self.op.ins) :]
+        if step not in self.places:
+            self.places[step] = _Places(
+                tuple(int(e.data.evaluate(t=step, c=0, s=0)) for e in self.op.at),
+                *([self.source(attr, step) for attr in attrs] for attrs in self._references()),
+            )
+        places = self.places[step]
+        reads = [*places.ins, *places.stats]
         if self.phase is VertexPhase.LOCAL:
             self.reading(reads)
         elif self.phase is VertexPhase.APPLY:
             self.reading(reads)
-            self.begin(self.op.outs.data, step, reads)
+            self.begin(places.outs, step, reads)
         else:
-            self.reading(ins)
-            self.begin(self.op.stats.data, step, ins)
-        outs = [self.source(attr, step) for attr in self.op.outs]
+            self.reading(places.ins)
+            self.begin(places.stats, step, places.ins)
+        bound = self.bound[step] if step in self.bound else self.bind(step)
+        if bound is not None and bound.hidden != self.hidden():
+            bound = self.bind(step)
+        if bound is not None:
+            bound.run()
+            return
         for cores in self.batches():
-            tile = self.tile(at, cores)
-            key = (at, cores.start)
+            tile = self.tile(places.at, cores)
+            key = (places.at, cores.start)
             if self.phase is VertexPhase.COMBINE:
-                self.combine(tile, key, cores, ins, stats)
-            elif self.phase is VertexPhase.LOCAL:
-                self.local(tile, key, cores, stats, self.operands(tile, key, cores, ins))
+                self.combine(tile, key, cores, places.ins, places.stats)
+                continue
+            blocks = self.operands(tile, key, cores, places.ins)
+            if self.phase is VertexPhase.LOCAL:
+                self.local(tile, key, cores, places.stats, blocks)
             else:
-                self.apply(tile, key, cores, stats, outs, self.operands(tile, key, cores, ins))
+                self.apply(tile, key, cores, places.stats, places.outs, blocks)
+
+    def hidden(self) -> int:
+        """Entries in front of the filled ones in the window of the state that this reads."""
+        state = self.operator.param.get("state")
+        return self.machine.hidden(state) if state in self.machine.filled else 0
+
+    def _references(self) -> tuple[Sequence[Attribute], ...]:
+        return self.op.ins.data, self.op.stats.data, self.op.outs.data
+
+    def bind(self, step: int) -> Bound | None:
+        """The vertex bound to its blocks at a step; None for one that is too large."""
+        places = self.places[step]
+        variables = [v for v, _ in (*places.ins, *places.stats, *places.outs)]
+        small = is_small(*(v.layout for v in variables)) and len(self.batches()) == 1
+        bound = self.bound[step] = Bound(self, places) if small else None
+        return bound
 
     # ------------------------------------------------------------------ which blocks
 
@@ -146,13 +188,13 @@ class Vertex:
         for variable, _ in blocks:
             self.machine.sram.reading(variable, self.name)
 
-    def begin(self, attrs: Sequence[Attribute], step: int, reads: Blocks) -> None:
+    def begin(self, blocks: Blocks, step: int, reads: Blocks) -> None:
         """The first block of a variable starts it anew; further ones add to it. Traps if that kills
         what the vertex reads."""
         if step != 0 and self.op.step is not None:
             return
-        for attr in attrs:
-            self.machine.sram.begin(self.source(attr, step)[0], self.name)
+        for written, _ in blocks:
+            self.machine.sram.begin(written, self.name)
             for variable, _ in reads:
                 if not variable.live:
                     raise TrapError(f"{self.name} overwrites its own operand", where=variable.where)
@@ -182,20 +224,31 @@ class Vertex:
         key: tuple[object, ...],
     ) -> np.ndarray:
         """A block of an operand, its invalid elements replaced by the neutral value."""
-        block = variable.view[(cores, *slots)]
-        shadow = variable.shadow[(cores, *slots)]
-        if block.shape != (tile.cores, *access.block_shape(tile.size)):
-            raise TrapError(
-                f"{self.name} expects a block of {access.block_shape(tile.size)} on"
-                f" {tile.cores} cores, the variable has {block.shape[1:]} on {block.shape[0]}",
-                where=variable.where,
-            )
+        block, shadow = self.block(variable, slots, tile, cores, access)
         mask = self.mask(key, tile, access)
         self.machine.sram.check_written(variable, shadow, mask, self.name, cores.start)
         if mask is None:
             return block
         neutral = 0 if access.neutral is None else access.neutral
         return np.where(mask, block, np.asarray(neutral).astype(block.dtype))
+
+    def block(
+        self,
+        variable: Variable,
+        slots: tuple[int | slice, ...],
+        tile: Tile,
+        cores: slice,
+        access: Access,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """View and shadow of a block of an operand. Traps if it is not as large as the tile's."""
+        block = variable.view[(cores, *slots)]
+        if block.shape != (tile.cores, *access.block_shape(tile.size)):
+            raise TrapError(
+                f"{self.name} expects a block of {access.block_shape(tile.size)} on"
+                f" {tile.cores} cores, the variable has {block.shape[1:]} on {block.shape[0]}",
+                where=variable.where,
+            )
+        return block, variable.shadow[(cores, *slots)]
 
     def statistic(
         self,
@@ -293,6 +346,227 @@ class Vertex:
                     where=variable.where,
                 )
             _write(view, shadow, value, mask)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A block that a bound vertex reads: what of it must be written, and whether all of that lies
+    inside of what its variable holds."""
+
+    variable: Variable
+    shadow: np.ndarray
+    needed: np.ndarray | None
+    inside: bool
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A block that a bound vertex writes: `values` (an array of its own, or the block) where `mask`
+    is set, the shadow of that, and whether it is all that the variable holds."""
+
+    variable: Variable
+    view: np.ndarray
+    shadow: np.ndarray
+    mask: np.ndarray | None
+    pattern: np.ndarray
+    whole: bool
+
+    def write(self, value: np.ndarray | None) -> None:
+        """Write a block, if it is not in place, and mark it as written."""
+        if self.mask is None:
+            if value is not None:
+                self.view[...] = value
+        elif value is not None:
+            np.copyto(self.view, value, where=self.mask, casting="unsafe")
+        np.bitwise_or(self.shadow, self.pattern, out=self.shadow)
+        self.variable.whole = self.variable.whole or self.whole
+
+
+class Bound:
+    """A vertex at one ring step on the very blocks that it reads and writes, as long as the state
+    that it reads is filled as far: everything but the moving and the arithmetic is done once.
+
+    What it reads is still checked against the shadow each time, unless its variable is known to be
+    written whole.
+    """
+
+    def __init__(self, vertex: Vertex, places: _Places):
+        self.vertex, self.hidden = vertex, vertex.hidden()
+        self.sram = vertex.machine.sram
+        (self.cores,) = vertex.batches()
+        self.tile = vertex.tile(places.at, self.cores)
+        self.key = (places.at, self.cores.start)
+        self.reads: list[_Read] = []
+        self.steps: list[Callable[[], object]] = []
+        with np.errstate(all="ignore"):
+            match vertex.phase:
+                case VertexPhase.LOCAL:
+                    self.work = self._local(places)
+                case VertexPhase.APPLY:
+                    self.work = self._apply(places)
+                case _:
+                    self.work = self._combine(places)
+
+    def run(self) -> None:
+        """Check, compute and write."""
+        for read in self.reads:
+            if not (read.inside and read.variable.whole):
+                self.sram.check_written(
+                    read.variable, read.shadow, read.needed, self.vertex.name, self.cores.start
+                )
+        for step in self.steps:
+            step()
+        self.work()
+
+    # ------------------------------------------------------------------ blocks
+
+    def _held(self, variable: Variable, slots: tuple[int | slice, ...]) -> np.ndarray:
+        """Which elements of a block the variable's layout holds."""
+        held = (elements_of(variable.layout) >= 0).reshape(variable.view.shape)
+        return held[(self.cores, *slots)]
+
+    def _read(
+        self, variable: Variable, held: np.ndarray, shadow: np.ndarray, needed: np.ndarray | None
+    ) -> None:
+        inside = bool((held if needed is None else held | ~needed).all())
+        self.reads.append(_Read(variable, shadow, needed, inside))
+
+    def _masked(self, view: np.ndarray, mask: np.ndarray | None, neutral: object) -> np.ndarray:
+        """A block, or a copy of it with the neutral value outside of the mask."""
+        if mask is None:
+            return view
+        made = np.full(view.shape, np.asarray(neutral).astype(view.dtype))
+        self.steps.append(lambda: np.copyto(made, view, where=mask))
+        return made
+
+    def _operands(self, ins: Blocks) -> list[np.ndarray]:
+        vertex, tile = self.vertex, self.tile
+        other = Phase.APPLY if vertex.phase is VertexPhase.LOCAL else Phase.LOCAL
+        blocks: list[np.ndarray] = []
+        references = iter(ins)
+        for v, access in enumerate(vertex.operator.operands):
+            if access.phase is other:
+                blocks.append(np.zeros(0))
+                continue
+            variable, slots = next(references)
+            block, shadow = vertex.block(variable, slots, tile, self.cores, access)
+            mask = vertex.mask(("in", v, self.key), tile, access)
+            self._read(variable, self._held(variable, slots), shadow, mask)
+            neutral = 0 if access.neutral is None else access.neutral
+            blocks.append(self._masked(block, mask, neutral))
+        return blocks
+
+    def _statistics(self, stats: Blocks, *, read: bool) -> list[_Written]:
+        found: list[_Written] = []
+        for i, (variable, slots) in enumerate(stats):
+            _, view, shadow, mask = self.vertex.statistic(i, stats, self.tile, self.cores, self.key)
+            held = self._held(variable, slots).reshape(view.shape)
+            if read:
+                self._read(variable, held, shadow, mask)
+            found.append(_written(variable, view, shadow, mask, held))
+        return found
+
+    # ------------------------------------------------------------------ phases
+
+    def _local(self, places: _Places) -> Callable[[], None]:
+        vertex, tile, kernel = self.vertex, self.tile, self.vertex.kernel
+        blocks = self._operands(places.ins)
+        views = [s.view for s in self._statistics(places.stats, read=True)]
+        operator = vertex.operator
+        if isinstance(kernel, BoundLocal):
+            values = kernel.bind_local(tile, blocks)
+        else:
+            values = partial(kernel.local, tile, blocks)
+
+        def work() -> None:
+            for view, value in zip(views, kernel.combine(operator, views, values()), strict=True):
+                view[...] = value
+
+        return work
+
+    def _combine(self, places: _Places) -> Callable[[], None]:
+        kernel, operator = self.vertex.kernel, self.vertex.operator
+        parts: list[np.ndarray] = []
+        for i, (variable, slots) in enumerate(places.ins):
+            view = variable.view[(self.cores, *slots)]
+            shadow = variable.shadow[(self.cores, *slots)]
+            access = self.vertex.stat_access(i)
+            mask = self.vertex.mask(("stat", i, self.key), self.tile, access)
+            wide = None if mask is None else np.broadcast_to(mask[:, None], view.shape)
+            self._read(variable, self._held(variable, slots), shadow, wide)
+            parts.append(self._masked(view, wide, operator.stats[i].neutral))
+        targets = self._statistics(places.stats, read=False)
+        count = parts[0].shape[1]
+        slices = [[p[:, r] for p in parts] for r in range(count)]
+
+        def work() -> None:
+            merged = slices[0]
+            for part in slices[1:]:
+                merged = kernel.combine(operator, merged, part)
+            for target, value in zip(targets, merged, strict=True):
+                target.write(value)
+
+        return work
+
+    def _apply(self, places: _Places) -> Callable[[], None]:
+        vertex, tile, kernel = self.vertex, self.tile, self.vertex.kernel
+        blocks = self._operands(places.ins)
+        views = [s.view for s in self._statistics(places.stats, read=True)]
+        targets: list[_Written] = []
+        for i, (variable, slots) in enumerate(places.outs):
+            access = vertex.operator.results[i]
+            view = variable.view[(self.cores, *slots)]
+            shadow = variable.shadow[(self.cores, *slots)]
+            if view.shape != (tile.cores, *access.block_shape(tile.size)):
+                raise TrapError(
+                    f"{vertex.name} yields {access.block_shape(tile.size)}, the variable holds"
+                    f" {view.shape[1:]}",
+                    where=variable.where,
+                )
+            mask = vertex.mask(("out", i, self.key), tile, access)
+            targets.append(_written(variable, view, shadow, mask, self._held(variable, slots)))
+        if not isinstance(kernel, BoundApply):
+            apply = partial(kernel.apply, tile, views, blocks)
+
+            def work() -> None:
+                for target, value in zip(targets, apply(), strict=True):
+                    target.write(value)
+
+            return work
+        values, dims = kernel.bind_apply(tile, views, blocks)
+        into: list[tuple[np.ndarray, list[int], np.ndarray | None]] = []
+        for target, access in zip(targets, vertex.operator.results, strict=True):
+            own = sorted(access.dims)
+            # A block of its own where a mask follows, or zeros between what is written.
+            direct = target.mask is None and prod(tile.size[d] for d in own) == target.view[0].size
+            made = target.view if direct else np.zeros(target.view.shape, target.view.dtype)
+            into.append((expand(made, access, tile.size), own, None if direct else made))
+
+        def packed() -> None:
+            for target, value, (points, own, made) in zip(targets, values(), into, strict=True):
+                place(points, value, dims, own)
+                target.write(made)
+
+        return packed
+
+
+def _written(
+    variable: Variable,
+    view: np.ndarray,
+    shadow: np.ndarray,
+    mask: np.ndarray | None,
+    held: np.ndarray,
+) -> _Written:
+    word = np.asarray(written_word(view.dtype.itemsize), dtype=shadow.dtype)
+    one = prod(variable.layout.slots) == 1 and view.shape[0] == variable.layout.cores
+    return _Written(
+        variable,
+        view,
+        shadow,
+        mask,
+        word if mask is None else mask * word,
+        one and (mask is None or bool((mask | ~held).all())),
+    )
 
 
 def _simple(d: int) -> AxisExpr:
