@@ -40,7 +40,7 @@ def archive(header: bytes, data: bytes = b"") -> bytes:
 def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip file."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method) as file:
+    with zipfile.ZipFile(stream, "w", method, compresslevel=1) as file:
         for name, data in members.items():
             file.writestr(name, data)
     return stream.getvalue()
