@@ -33,9 +33,10 @@ class StoredTensorOp(IRDLOperation, ABC):
 
     A weight has a value: a reference to bytes on disk, or a small constant, of the stacked shape
     when `stack` is given. A state has an axis along which it grows: `length` entries of it are
-    filled when a run starts; with `steps` (float32, one a layer) it holds integers q that stand for
-    q · step of its layer (docs/quantization.md). `inputs` and `outputs` name the graph inputs and
-    outputs, one a layer, that the tensor is or replaces. Subclasses define `kind`.
+    filled when a run starts; with `steps` (float32, one a layer) it holds integers or narrow floats
+    q that stand for q · step of its layer, float32 numbers (docs/quantization.md). `inputs` and
+    `outputs` name the graph inputs and outputs, one a layer, that the tensor is or replaces.
+    Subclasses define `kind`.
     """
 
     sym_name = prop_def(SymbolNameConstraint())

@@ -1,7 +1,7 @@
-"""Quantised state at the edge of a program: the graph's numbers become its integers and back.
+"""Narrow state at the edge of a program: the graph's numbers become its own and back.
 
-A state with `steps` (one a layer) holds integers q that stand for q · step; the graph inputs and
-outputs that it replaces stay the numbers that they were.
+A state with `steps` (one a layer) holds integers, or floats narrower than the graph's, q that stand
+for q · step; the graph inputs and outputs that it replaces stay the numbers that they were.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _step(op: State, layer: int) -> float:
 
 
 def entering(op: State, layer: int, value: np.ndarray) -> np.ndarray:
-    """A graph input as the state holds it; integers of its own type stay as they are."""
+    """A graph input as the state holds it; numbers of its own type stay as they are."""
     from elk_ir.dialects.types import shape_dtype
     from elk_ir.numerics.body import dtype_of
 
