@@ -78,6 +78,9 @@ def spatial_results(
                 base
                 | _result(model, chip, count, dict(dims or {}), kv_capacity, policy, micro_batches)
             )
+        except CapacityError as error:
+            # What would change a stage is no answer to how many stages there should be.
+            found.append({**base, "error": str(error.without_changes())})
         except ElkError as error:
             found.append({**base, "error": str(error)})
     return found

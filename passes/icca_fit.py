@@ -114,13 +114,13 @@ class ChipChanges:
         unit, now = unit_of(chip)
         count = self.cores(now)
         if count is None:
-            more = f"not even {now << DOUBLINGS:,} are enough"
+            more = f"not even {now << DOUBLINGS:,} are enough, there are {now:,}"
         else:
-            more = f"{count.value:,} ({_how(count)})"
+            more = f"{count.value:,} instead of {now:,} ({_how(count)})"
         return [
             f"more SRAM: sram_per_core_bytes = {sram.value + chip.reserved_per_core_bytes:,}"
             f" instead of {chip.sram_per_core_bytes:,} ({sram.value:,} usable; {_how(sram)})",
-            f"more {unit}: {more} instead of {now:,}",
+            f"more {unit}: {more}",
         ]
 
     def needs(self, chip: Chip, tables: Tables) -> int:
@@ -208,6 +208,6 @@ def estimated_changes(chip: Chip, needed_bytes: int) -> list[str]:
     return [
         f"more SRAM: sram_per_core_bytes = {sram:,} instead of {chip.sram_per_core_bytes:,}"
         " (estimated)",
-        f"more {unit}: {count:,} (estimated) instead of {now:,}",
+        f"more {unit}: {count:,} instead of {now:,} (estimated)",
         "a chip with HBM, from which weights are fetched while it runs",
     ]

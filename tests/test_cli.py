@@ -273,7 +273,8 @@ def test_operator_that_fits_in_no_plan(elk: Any, tmp_path: Path) -> None:
         result,
         r"error: node_\w+: needs [\d,]+ bytes on each core, which has 512",
         "largest buffers:",
-        "hint: ",
+        "it would fit with one of these changes:",
+        r"more SRAM: sram_per_core_bytes = [\d,]+ instead of 1,536 \([\d,]+ usable; tried\)",
     )
     assert not (tmp_path / "o").exists()
 

@@ -50,7 +50,7 @@ def test_more_sram_and_more_cores(base: str, usable: int) -> None:
     chip = chip_with(base, usable)
     text = refusal(MODEL, chip, "elk-dyn")
     sram = number(text, r"sram_per_core_bytes = ([\d,]+) instead of")
-    cores = number(text, r"more cores: ([\d,]+) \(tried\) instead of")
+    cores = number(text, r"more cores: ([\d,]+) instead of [\d,]+ \(tried\)")
     assert sram > chip.sram_per_core_bytes and cores > chip.cores_per_chip
     for changed in (
         chip.with_fields({"sram_per_core_bytes": sram}),
@@ -130,7 +130,7 @@ def test_nobody_pays_who_does_not_read() -> None:
 def test_without_hbm_it_is_estimated() -> None:
     chip = chip_with("test-16", 1024)
     lines = estimated_changes(chip, 3000)
-    assert any("more cores: 47 (estimated) instead of 16" in line for line in lines)
+    assert any("more cores: 47 instead of 16 (estimated)" in line for line in lines)
 
 
 def test_what_more_cores_are_counted_in() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elk_ir.chips import Chip
-from elk_ir.errors import ElkError
+from elk_ir.errors import CapacityError, ElkError
 from elk_ir.explore.area import area_proxy_mm2
 from elk_ir.explore.task import Outcome, Task, dims_of
 
@@ -87,6 +87,9 @@ def _evaluate(task: Task) -> Outcome:
             message = result.pop("error", None)
             if message is not None:
                 result = None
+        except CapacityError as error:
+            # Other points of the sweep say what would fit.
+            message = str(error.without_changes())
         except ElkError as error:
             message = str(error)
         except Exception as error:

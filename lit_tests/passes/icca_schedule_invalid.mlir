@@ -10,7 +10,7 @@
 // CHECK-NEXT: bytes  the operator's smallest plan
 // CHECK-NEXT: it would fit with one of these changes:
 // CHECK-NEXT: more SRAM: sram_per_core_bytes = {{[0-9,]+}} instead of 65,536 ({{[0-9,]+}} usable; tried)
-// CHECK-NEXT: more cores: {{[0-9]+}} (tried) instead of 16
+// CHECK-NEXT: more cores: {{[0-9]+}} instead of 16 (tried)
 
 // POLICY: icca-schedule: no policy is called 'most'; there are basic, static, elk-dyn, elk-full, search
 // PLANS: icca-schedule: plans is choose or keep
