@@ -132,8 +132,8 @@ class Prepared:
     cpu_s: float
     solved: Solved = field(default_factory=dict)
     """What the policies found: `search` begins with it."""
-    explain: Callable[[CapacityError], None] = lambda _: None
-    """Lets an error find out what would fit."""
+    explain: Callable[[CapacityError], None] | None = None
+    """Lets an error find out what would fit; None: nobody wants to know."""
 
 
 def prepare(
@@ -203,7 +203,7 @@ def compare(
         try:
             yield _result(prepared, name, time_budget_s, seed, objective == "energy")
         except CapacityError as error:
-            if refused:
+            if refused or prepared.explain is None:
                 error = error.without_changes()  # they are the same for every policy
             else:
                 prepared.explain(error)
