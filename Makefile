@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := test
-.PHONY: venv demo test unit test-all check lit docs bench format clean
+.PHONY: venv demo test unit test-all check coverage lit docs bench format clean
 
 venv: $(STAMP)
 
@@ -40,6 +40,14 @@ test-all: check
 	$(BIN)/python -m pytest -q -n $(JOBS) tests lit_tests
 	$(BIN)/lit -q -j $(JOBS) lit_tests
 
+# Lines and branches that the tests of `make test` run, by package; coverage.json has every line.
+coverage: $(STAMP)
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest -q -n $(JOBS) -m "not slow" tests lit_tests
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage json -q
+	$(BIN)/python tests/coverage_table.py coverage.json
+
 lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) lit_tests
 
@@ -61,5 +69,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage* coverage.json build dist *.egg-info
 	find lit_tests -name Output -type d -prune -exec rm -rf {} +
