@@ -199,7 +199,11 @@ def cast(array: np.ndarray, dtype: str) -> np.ndarray:
         return array
     if target == np.bool_:
         return array != 0
-    if "int" in array.dtype.name and "int" in target.name and array.dtype.kind == target.kind == "V":
+    if (
+        array.dtype.kind == target.kind == "V"
+        and "int" in array.dtype.name
+        and "int" in target.name
+    ):
         # ml_dtypes has no conversion between its own integers (int4, uint4, int2, uint2).
         array = array.astype(np.int8)
     with np.errstate(invalid="ignore", over="ignore"):
