@@ -254,6 +254,14 @@ def _beating(store: Store) -> Iterator[None]:
 Runner = Callable[[Claims], Iterator[Outcome]]
 
 
+def _keep_memory() -> None:
+    """In a new process of a pool: it may grow. loky replaces one that has grown by 300 MB, and with
+    it what it keeps of the points before."""
+    from joblib.externals.loky import process_executor
+
+    setattr(process_executor, "_MAX_MEMORY_LEAK_SIZE", float("inf"))  # noqa: B010 - not declared
+
+
 def _joblib(jobs: int) -> Runner:
     if jobs < 1:
         raise ElkError(f"{jobs} jobs compute nothing", hint="give --jobs 1 or more")
@@ -267,7 +275,9 @@ def _joblib(jobs: int) -> Runner:
 
         # A pool for each process: which of them computes a point matters, since they keep what
         # points share.
-        pools: list[Any] = [ProcessPoolExecutor(1, env=ONE_THREAD) for _ in range(jobs)]
+        pools: list[Any] = [
+            ProcessPoolExecutor(1, env=ONE_THREAD, initializer=_keep_memory) for _ in range(jobs)
+        ]
         flying: dict[Future[Outcome], tuple[int, Task]] = {}
         last: list[Task | None] = [None] * jobs
 
