@@ -32,7 +32,7 @@ CHIP = "icca.chip"
 ALLOCATION_S = 1.0
 """What one attempt to find addresses may cost, in the allocator's budget."""
 
-BUDGET_S = 1.0
+BUDGET_S = 2.0
 """CPU time after which no other amount of SRAM, or number of cores, is tried; what is known by then
 is said."""
 
