@@ -383,6 +383,18 @@ def bound_epilogue(
     return run, target
 
 
+def epilogue(
+    tile: Tile, stat: np.ndarray, dims: Sequence[int], blocks: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Result blocks: `bound_epilogue` done once, for kernels whose `apply` is not bound."""
+    with np.errstate(all="ignore"):
+        run, target = bound_epilogue(tile, Points(stat, list(dims)), blocks)
+        return [
+            pack(values, target, result, tile.size, tile.cores)
+            for values, result in zip(run(), tile.op.results, strict=True)
+        ]
+
+
 def fill(values: np.ndarray, tile: Tile, dims: Sequence[int]) -> np.ndarray:
     """Values broadcast over the dimensions that they lack."""
     return np.broadcast_to(values, (tile.cores, *(tile.size[d] for d in dims)))
