@@ -280,7 +280,7 @@ class IccaSchedulePass(ModulePass):
     issued an iteration ahead where the policy wants it. `objective=energy` minimises energy.
     `plans=keep` leaves plans that are there as they are. Invariant: the numbers; every preload
     stays in front of its execute, and the result fits the chip's SRAM, addresses included. Fails
-    with the operator that fits in no plan.
+    with the operator that fits in no plan, and the smallest changes with which all would fit.
     """
 
     name = "icca-schedule"
