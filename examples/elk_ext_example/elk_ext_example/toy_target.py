@@ -1,16 +1,14 @@
 """The target `toy`: a machine with one memory that runs whole operators, one after another.
 
-Its program is a list of loads, operators of te and stores. It is lowered from the same planned
-`icca` program as every target, executed on numpy, and written as a listing.
+Its program is a list of loads, operators of te and stores.
 """
 
 from dataclasses import dataclass
 
 from xdsl import irdl
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
-from xdsl.ir import Attribute, Block, Dialect, Region
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
+from xdsl.ir import Attribute, Dialect
 from xdsl.passes import ModulePass
-from xdsl.traits import NoTerminator
 from xdsl.utils.target import Target as Emitter
 
 from elk_ir.diagnostics import fail_at
@@ -19,14 +17,6 @@ from elk_ir.dialects.location import copy_location
 from elk_ir.numerics.kernels import run_whole
 from elk_ir.passes.icca_support import program_of
 from elk_ir.target import Target
-
-
-@irdl.irdl_op_definition
-class ProgramOp(irdl.IRDLOperation):
-    name = "toy.program"
-    body = irdl.region_def("single_block")
-    traits = irdl.traits_def(NoTerminator())
-    assembly_format = "$body attr-dict"
 
 
 @irdl.irdl_op_definition
@@ -50,15 +40,15 @@ class StoreOp(irdl.IRDLOperation):
 class ConvertIccaToToyPass(ModulePass):
     name = "convert-icca-to-toy"
 
-    def apply(self, ctx, op: ModuleOp) -> None:
+    def apply(self, ctx, op) -> None:
         tensors = {t.sym_name.data: t for t in op.ops if isinstance(t, icca.HbmOp)}
-        program, block, values = program_of(op), Block(), {}
+        program, listing, values = program_of(op), [], {}
         for old in list(program.body.block.ops):
             if isinstance(old, icca.PreloadOp) and old.rows is None and old.layer is None:
                 hbm = tensors[old.source.root_reference.data]
-                name = (hbm.inputs or ArrayAttr([hbm.sym_name])).data[0]
-                given = {"source": name, "value": hbm.value}
-                new = LoadOp.build(properties=given, result_types=[hbm.type])
+                (name, *_) = hbm.inputs or ArrayAttr([hbm.sym_name])
+                about = {"source": name, "value": hbm.value}
+                new = LoadOp.build(properties=about, result_types=[hbm.type])
             elif isinstance(old, icca.ExecuteOp) and not old.entries:
                 inner = old.structured
                 new = inner.clone({i: values[v] for i, v in zip(inner.ins, old.ins, strict=True)})
@@ -68,11 +58,11 @@ class ConvertIccaToToyPass(ModulePass):
             else:
                 fail_at(old, f"the toy machine has no {old.name} of this form")
             copy_location(old, new)
-            block.add_op(new)
+            listing.append(new)
             values.update(zip(old.results, new.results, strict=True))
         for gone in (program, *tensors.values()):
             op.body.block.erase_op(gone)
-        op.body.block.add_op(ProgramOp.build(regions=[Region(block)]))
+        op.body.block.add_ops(listing)
 
 
 class ToyTarget(Target):
@@ -85,20 +75,15 @@ class ToyTarget(Target):
 
     def run(self, module, inputs, *, chip, weights, landing="late"):
         values, outputs = {}, {}
-        for op in steps(module):
+        for op in module.ops:
             if isinstance(op, LoadOp):
-                given = inputs[op.source.data] if op.value is None else weights.load(op.value)
-                values[op.result] = given
+                found = [inputs[op.source.data] if op.value is None else weights.load(op.value)]
             elif isinstance(op, StoreOp):
-                outputs[op.target.data] = values[op.source]
+                found, outputs[op.target.data] = [], values[op.source]
             else:
-                results = run_whole(op.operator(), [values[v] for v in op.ins])
-                values.update(zip(op.outs, results, strict=True))
+                found = run_whole(op.operator(), [values[v] for v in op.ins])
+            values.update(zip(op.results, found, strict=True))
         return outputs
-
-
-def steps(module: ModuleOp) -> list:
-    return [op for p in module.ops if isinstance(p, ProgramOp) for op in p.body.block.ops]
 
 
 @dataclass(frozen=True)
@@ -106,9 +91,9 @@ class ToyListing(Emitter):
     name = "toy-listing"
 
     def emit(self, ctx, module, output) -> None:
-        for op in steps(module):
+        for op in module.ops:
             print(op.name, *(v.type for v in (*op.operands, *op.results)), file=output)
 
 
 TOY = ToyTarget()
-TOY_DIALECT = Dialect("toy", [ProgramOp, LoadOp, StoreOp])
+TOY_DIALECT = Dialect("toy", [LoadOp, StoreOp])

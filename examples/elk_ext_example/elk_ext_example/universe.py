@@ -1,34 +1,19 @@
 """The dialects, passes and emitters of this package, for elk-opt, xdsl-opt and the compiler."""
 
+from importlib import import_module
+
 from xdsl.universe import Universe
 
 
-def _power_mean():
-    from elk_ext_example.power_mean import EXT
-
-    return EXT
-
-
-def _toy():
-    from elk_ext_example.toy_target import TOY_DIALECT
-
-    return TOY_DIALECT
-
-
-def _lowering():
-    from elk_ext_example.toy_target import ConvertIccaToToyPass
-
-    return ConvertIccaToToyPass
-
-
-def _listing():
-    from elk_ext_example.toy_target import ToyListing
-
-    return ToyListing
+def _later(module, name):
+    return lambda: getattr(import_module(f"elk_ext_example.{module}"), name)
 
 
 UNIVERSE = Universe(
-    all_dialects={"ext": _power_mean, "toy": _toy},
-    all_passes={"convert-icca-to-toy": _lowering},
-    all_targets={"toy-listing": _listing},
+    all_dialects={
+        "ext": _later("power_mean", "EXT"),
+        "toy": _later("toy_target", "TOY_DIALECT"),
+    },
+    all_passes={"convert-icca-to-toy": _later("toy_target", "ConvertIccaToToyPass")},
+    all_targets={"toy-listing": _later("toy_target", "ToyListing")},
 )
