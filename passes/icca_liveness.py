@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
-from elk_ir.dialects.icca.attrs import HandleType
 from elk_ir.dialects.icca.ops import (
     ExecuteOp,
     PreloadOp,
@@ -309,8 +308,3 @@ def _carriers(value: SSAValue) -> list[tuple[RepeatOp, int, str]]:
 def liveness(module: ModuleOp) -> Liveness:
     """Every buffer of the module's program with its lifetime. All executes need plans."""
     return _Collector(module).collect()
-
-
-def is_handle(value: SSAValue) -> bool:
-    """Whether a value is a preload handle."""
-    return isinstance(value.type, HandleType)

@@ -31,11 +31,6 @@ def own_preloads(execute: ExecuteOp) -> list[PreloadOp]:
     return list(found)
 
 
-def executes_in(block: Block) -> list[ExecuteOp]:
-    """The executes of a block, not those of loops in it."""
-    return [op for op in block.ops if isinstance(op, ExecuteOp)]
-
-
 # ---------------------------------------------------------------------- within a block
 
 

@@ -16,7 +16,6 @@ from elk_ir.dialects.te import (
     BodyAttr,
     ContractOp,
     DequantizeOp,
-    GlobalOp,
     LoadOp,
     MapOp,
     QuantizeOp,
@@ -333,9 +332,3 @@ def _body(op: StructuredOp) -> Body | None:
         return op.body.data
     assert isinstance(op, ContractOp | ReduceOp)
     return None if op.epilogue is None else op.epilogue.data
-
-
-def is_weight(value: SSAValue, table: dict[str, GlobalOp]) -> bool:
-    """Whether a value is loaded from a weight."""
-    op = owner(value)
-    return isinstance(op, LoadOp) and table[symbol_of(op)].value is not None

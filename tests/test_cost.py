@@ -8,7 +8,7 @@ import pytest
 from elk_ir.chips.load import load_chip
 from elk_ir.cost import formulas
 from elk_ir.cost.device import CoreRates, IpuFormulas, Roofline, device_model
-from elk_ir.cost.model import CostModel, relayout_cycles
+from elk_ir.cost.model import CostModel
 from elk_ir.cost.shapes import attention_of, product_of
 from elk_ir.errors import ChipError
 from elk_ir.plan.domain import Access, AxisExpr, Dim, DimKind, Operator, Phase, Stat
@@ -253,13 +253,6 @@ def test_mesh_ports_are_bounded_by_the_bisection() -> None:
         min(limit, chip.network.port_in_bytes_per_s / chip.clock_hz)
         / chip.network.exchange_overhead_factor
     )
-
-
-def test_relayout() -> None:
-    sync = 118.0
-    assert relayout_cycles(IPU, sync, 0, 0) == 0
-    moved = float(IPU.exchange_cycles(column(4096), column(4096))[0])
-    assert relayout_cycles(IPU, sync, 100, 4096) == moved + 2 * sync
 
 
 def test_copies_and_fills() -> None:

@@ -21,7 +21,7 @@ from xdsl.utils.exceptions import VerifyException
 from elk_ir.dialects.te.attrs import Domain, DomainAttr, Map
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.numerics.body import is_float
-from elk_ir.plan.domain import Access, AxisExpr, Dim, DimKind, Operator, Phase
+from elk_ir.plan.domain import Access, AxisExpr, Dim, Operator, Phase
 
 MAP_ARITY = "the domain has {maps} {what} maps, the operation {values} {what}s"
 
@@ -150,11 +150,6 @@ def accumulator(dtype: str) -> str:
 def with_phase(access: Access, phase: Phase, neutral: float | None = 0.0) -> Access:
     """`access` read in `phase`, with the given neutral value."""
     return Access(access.shape, access.dtype, access.axes, phase, neutral)
-
-
-def reduction_names(dims: tuple[Dim, ...]) -> tuple[int, ...]:
-    """Positions of the reduction and local dimensions."""
-    return tuple(i for i, d in enumerate(dims) if d.kind is not DimKind.PARALLEL)
 
 
 def value_type(value: SSAValue) -> Attribute:

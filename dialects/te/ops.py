@@ -38,10 +38,6 @@ from elk_ir.numerics.body import Body, Instr, dtype_of, is_float, result_dtypes
 from elk_ir.plan.domain import Access, AxisExpr, Dim, DimKind, Operator, Phase, Stat
 
 
-def _float(value: float) -> FloatAttr:
-    return FloatAttr(value, 64)
-
-
 class Combiner(StrEnum):
     """How a reduction combines two values."""
 

@@ -61,14 +61,3 @@ class CostModel(Protocol):
     def flags(self, op: Operator, tiles: np.ndarray) -> np.ndarray:
         """bool (n,): sub-tiles outside the range on which the formula in use was measured."""
         ...
-
-
-def relayout_cycles(
-    cost: CostModel, sync_cycles: float, max_in_bytes: float, max_out_bytes: float
-) -> float:
-    """Cycles of a change of layout between two operators: T = max(in / B_in, out / B_out) + 2σ,
-    over the core that receives and the core that sends most. 0 when nothing moves."""
-    if max_in_bytes <= 0 and max_out_bytes <= 0:
-        return 0.0
-    moved = cost.exchange_cycles(np.asarray([max_in_bytes]), np.asarray([max_out_bytes]))
-    return float(moved[0]) + 2.0 * sync_cycles

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -271,11 +270,6 @@ def _tile(operator: Operator, layout: Layout) -> Tile:
     origin, bounds = layout.origins[at], layout.bounds[at]
     valid = np.where(bounds[..., 1] > bounds[..., 0], bounds[..., 1] - origin, 0)
     return Tile(operator, layout.block_shape, origin, valid)
-
-
-def whole_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a tensor in a framebuffer."""
-    return -(-prod(shape) * bits_of(dtype) // 8)
 
 
 def zeros(layout: Layout, dtype: str) -> np.ndarray:
