@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import re
 import threading
@@ -16,8 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.parser import Parser
 
 import elk_ir
-from elk_ir.compiler import context, quiet_collector
+from elk_ir.compiler import context
 from elk_ir.errors import ElkError, ModelError
+from elk_ir.process import quiet_collector
 from elk_ir.report_json import RUN_DEPENDENT
 
 ROOT = Path(__file__).parent.parent
@@ -159,6 +161,27 @@ def test_linalg_in_ipu_out(tmp_path: Path) -> None:
     assert str(module) == before
 
 
+def test_te_in(tmp_path: Path) -> None:
+    """A module of te, in memory or in a file, gives the program of what it came from."""
+    given = elk_ir.compile(Parser(context(), _INPUTS_ONLY).parse_module(), chip="test-16")
+    path = tmp_path / "layer.mlir"
+    path.write_text(given.mlir("te"))
+    x, w = np.ones((8, 32), np.float32), np.full((32, 16), 0.5, np.float32)
+    for model in (given.module("te"), path):
+        program = elk_ir.compile(model, chip="test-16")
+        assert program.mlir("ipu") == given.mlir("ipu")
+        np.testing.assert_allclose(program(x=x, w=w)["out0"], x @ w, rtol=1e-5)
+
+
+_INPUTS_ONLY = """
+func.func @main(%x: tensor<8x32xf32>, %w: tensor<32x16xf32>) -> tensor<8x16xf32> {
+  %zero = arith.constant 0.0 : f32
+  %z = tensor.splat %zero : tensor<8x16xf32>
+  %p = linalg.matmul ins(%x, %w : tensor<8x32xf32>, tensor<32x16xf32>)
+      outs(%z : tensor<8x16xf32>) -> tensor<8x16xf32>
+  func.return %p : tensor<8x16xf32>
+}
+"""
 _OPEN = """func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
   func.return %x : tensor<?xf32>
 }"""
@@ -251,6 +274,19 @@ def test_every_command_is_documented_and_there() -> None:
         for dotted in re.findall(r"`(elk_ir(?:\.\w+)+)", cell):
             module, _, name = dotted.rpartition(".")
             assert hasattr(import_module(module), name), dotted
+
+
+def test_every_argument_is_documented() -> None:
+    """In the docstring and in the table of docs/embedding.md."""
+    names = [n for n in inspect.signature(elk_ir.compile).parameters if n != "model"]
+    text = (ROOT / "docs" / "embedding.md").read_text()
+    table = text.partition("| argument | meaning |")[2].partition("\n\n")[0]
+    doc = elk_ir.compile.__doc__ or ""
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(names)
+    assert [
+        n for n in names if not re.search(rf"^    [\w, ]*\b{n}\b[\w, ]*:", doc, re.MULTILINE)
+    ] == []
 
 
 def test_exported_names_are_lazy_and_exist() -> None:

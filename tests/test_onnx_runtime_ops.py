@@ -55,12 +55,12 @@ def angles(rows: int, half: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def nbits(k: int, n: int, block: int, zero: bool) -> list[np.ndarray | None]:
-    """Operands of a 4-bit product."""
+def nbits(k: int, n: int, block: int, zero: bool, bits: int = 4) -> list[np.ndarray | None]:
+    """Operands of a product with packed weights."""
     blocks = -(-k // block)
-    packed = RNG.integers(0, 256, (n, blocks, block // 2)).astype(np.uint8)
+    packed = RNG.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8)
     scales = (RNG.random(n * blocks) + 0.5).astype(np.float32)
-    zeros = RNG.integers(0, 256, n * -(-blocks // 2)).astype(np.uint8)
+    zeros = RNG.integers(0, 256, n * -(-blocks * bits // 8)).astype(np.uint8)
     return [f(3, k), packed, scales, zeros if zero else None]
 
 
@@ -139,6 +139,17 @@ CASES = [
         {"K": 80, "N": 6, "block_size": 16, "bits": 4},
         constants=(1, 2, 3),
         label="zero points",
+    ),
+    *(
+        Case(
+            "MatMulNBits",
+            nbits(64, 8, 32, zero, bits),
+            {"K": 64, "N": 8, "block_size": 32, "bits": bits},
+            constants=(1, 2, 3) if zero else (1, 2),
+            label=f"{bits} bits{' zero points' if zero else ''}",
+        )
+        for bits in (2, 8)
+        for zero in (False, True)
     ),
     Case(
         "RotaryEmbedding",
