@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from elk_ir.chips import Chip, load_chip
-from elk_ir.compiler import quiet_collector
 from elk_ir.errors import ElkError
+from elk_ir.process import quiet_collector
 from elk_ir.tools.cmd_compare import DEFAULT, compare, prepare
 
 FULL = Path(__file__).resolve().parents[2] / "shared" / "models" / "full"

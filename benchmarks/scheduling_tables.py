@@ -17,9 +17,9 @@ from typing import Any
 
 import elk_ir
 from elk_ir.chips import load_chip
-from elk_ir.compiler import quiet_collector
 from elk_ir.errors import ElkError
 from elk_ir.numerics.tensors import check_inputs, read_npz
+from elk_ir.process import quiet_collector
 from elk_ir.spatial import spatial_results
 from elk_ir.tools.cmd_compare import compare, prepare
 

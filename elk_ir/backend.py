@@ -120,9 +120,10 @@ class ElkBackendRep(BackendRep):
 
 def check_lowers(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
     """Raises ElkError if a model can't be lowered to te for inputs of the given shapes."""
-    from elk_ir.compiler import context, quiet_collector, run_passes, signature_of
+    from elk_ir.compiler import context, run_passes, signature_of
     from elk_ir.frontend.importer import import_model
     from elk_ir.passes.convert_onnx_to_te import ConvertOnnxToTePass
+    from elk_ir.process import quiet_collector
 
     with quiet_collector():
         names = {i.name for i in model.graph.input}

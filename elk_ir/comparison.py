@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elk_ir.compiler import quiet_collector
 from elk_ir.errors import UsageError
+from elk_ir.process import quiet_collector
 from elk_ir.schedule.policies import EXECUTABLE, REFERENCE
 
 if TYPE_CHECKING:

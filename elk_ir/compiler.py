@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import resource
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
@@ -22,6 +17,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from elk_ir.errors import CapacityError, ElkError, ModelError, UsageError
 from elk_ir.numerics.tensors import TensorSpec
+from elk_ir.process import peak_rss_bytes, quiet_collector
 from elk_ir.target import Target, find_target
 
 if TYPE_CHECKING:
@@ -580,41 +576,6 @@ def _too_large(
         details=["largest tensors:", *(f"  {size:>15,} bytes  {name}" for name, size in largest)],
         hint=f"choose a chip with more {memory}, a smaller batch or a shorter KV cache",
     )
-
-
-# ---------------------------------------------------------------------- the process
-
-
-class _Collector:
-    """How many compilations run in this process, and whether garbage was collected before."""
-
-    lock = threading.Lock()
-    running = 0
-    was_enabled = False
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """No cyclic garbage collection inside: IR is full of cycles that all stay alive. Threads may
-    be inside at once: the last one out restores what the first one found."""
-    with _Collector.lock:
-        if _Collector.running == 0:
-            _Collector.was_enabled = gc.isenabled()
-            gc.disable()
-        _Collector.running += 1
-    try:
-        yield
-    finally:
-        with _Collector.lock:
-            _Collector.running -= 1
-            if _Collector.running == 0 and _Collector.was_enabled:
-                gc.enable()
-
-
-def peak_rss_bytes() -> int:
-    """The most memory that this process has had resident so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def chip_of_module(module: ModuleOp) -> Chip:

@@ -30,7 +30,6 @@ from elk_ir.compiler import (
     import_source,
     input_level,
     pipeline,
-    quiet_collector,
     resolve_chip,
     resolve_target,
     run_passes,
@@ -41,6 +40,7 @@ from elk_ir.compiler import (
 from elk_ir.errors import CapacityError, ElkError
 from elk_ir.numerics.compare import OutputError, coarsest, output_error
 from elk_ir.numerics.tensors import check_inputs, random_inputs
+from elk_ir.process import quiet_collector
 from elk_ir.program import shaped_outputs
 from elk_ir.target import BUILTIN, find_target, target_names
 from elk_ir.weight_source import WeightSource

@@ -59,8 +59,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compiles, simulates and reports. Raises ElkError for what can't be compiled."""
-    from elk_ir.compiler import quiet_collector
     from elk_ir.errors import UsageError
+    from elk_ir.process import quiet_collector
     from elk_ir.schedule.policies import EXECUTABLE, REFERENCE
 
     names = args.policies.split(",") if args.policies else list(DEFAULT)
@@ -219,12 +219,12 @@ def compare(
 def _result(
     prepared: Prepared, name: str, time_budget_s: float | None, seed: int, energy: bool
 ) -> dict[str, Any]:
-    from elk_ir.compiler import peak_rss_bytes
     from elk_ir.dialects.chip import ChipAttr
     from elk_ir.passes.icca_allocate import allocate_module
     from elk_ir.passes.icca_schedule import schedule_by_name, steps_of
     from elk_ir.passes.icca_schedule_model import Tables
     from elk_ir.passes.icca_timeline import timeline_of
+    from elk_ir.process import peak_rss_bytes
     from elk_ir.schedule.policies import REFERENCE, Effort
     from elk_ir.sim.run import simulate
 

@@ -70,8 +70,8 @@ def evaluate(task: Task) -> Outcome:
 
 
 def _evaluate(task: Task) -> Outcome:
-    from elk_ir.compiler import peak_rss_bytes
     from elk_ir.plan.enumerate import forget_fronts
+    from elk_ir.process import peak_rss_bytes
 
     global _group
     started = time.process_time()
@@ -101,7 +101,8 @@ def _evaluate(task: Task) -> Outcome:
 
 
 def _result(task: Task) -> dict[str, Any]:
-    from elk_ir.compiler import quiet_collector, resolve_target
+    from elk_ir.compiler import resolve_target
+    from elk_ir.process import quiet_collector
     from elk_ir.tools.cmd_compare import compare
 
     settings, chip = task.settings, task.chip
@@ -169,7 +170,7 @@ def _compiled(task: Task, chip: Chip, target: str) -> dict[str, Any]:
 
 def _pipelined(task: Task, chip: Chip) -> dict[str, Any]:
     """Spatial pipelining: a model of time (docs/scheduling.md)."""
-    from elk_ir.compiler import quiet_collector
+    from elk_ir.process import quiet_collector
     from elk_ir.spatial import spatial_results
 
     settings = task.settings
