@@ -127,6 +127,12 @@ SECTIONS = (
         "sim_measured",
         about="Network patterns of BookSim 2 and HBM of DRAMsim3.",
     ),
+    Section(
+        "Embedding",
+        "embedding",
+        about="A pretrained text detector, PyTorch's front door, and models compiled by several"
+        " threads at once ([embedding](embedding.md)).",
+    ),
     Section("NorthPole", "northpole_report", about="docs/targets/northpole.md explains the rows."),
 )
 
