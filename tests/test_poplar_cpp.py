@@ -141,9 +141,9 @@ def test_size_of_a_model_does_not_grow_with_the_cores() -> None:
     model = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
     split = 'icca-set-plan{op=node_view_4 grid="b0=2,b1=4,k=2" scatter=n}'
     texts: list[str] = []
-    for chip, given in (("test-16", split), ("ipu-pod4-hbm", "")):
+    for chip, extra in (("test-16", split), ("ipu-pod4-hbm", "")):
         module, _ = import_source(model, load_chip(chip))
-        steps = with_plans(pipeline(load_chip(chip), policy="basic"), given)
+        steps = with_plans(pipeline(load_chip(chip), policy="basic"), extra)
         compile_passes(compile_context(), module, steps, model=model.name)
         texts.append(emit_cpp(module))
     small, large = texts
