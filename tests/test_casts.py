@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from xdsl.context import Context
 
+import elk_ir
 from elk_ir.frontend.importer import import_model
 from elk_ir.numerics.te_eval import evaluate_te
 from elk_ir.passes.convert_onnx_to_te import ConvertOnnxToTePass
@@ -153,3 +154,18 @@ def test_casts(source: str) -> None:
         wrong &= where
         first = np.flatnonzero(wrong)[:4]
         assert not wrong.any(), (output, wrong.sum(), x[first], mine[first], theirs[first])
+
+
+@pytest.mark.parametrize("source", list(PACKED))
+def test_on_the_machine(source: str) -> None:
+    """Packed integers into one another, and into what they are computed in."""
+    targets = [(t, 1) for t in (*PACKED, "INT8", "FLOAT") if t != source]
+    data, names = casts(source, targets)
+    x = values(source)
+    program = elk_ir.compile(data, chip="test-16", policy="basic", simulate=False)
+    got = program(x=x)
+    for output, target in names.items():
+        small = x.astype(np.int8)
+        wanted = modulo(small, target) if target in PACKED else small.astype(dtype(target))
+        assert got[output].dtype == wanted.dtype
+        assert got[output].tolist() == wanted.tolist()
