@@ -63,6 +63,9 @@ Place = InHbm | Grown | SSAValue
 MAX_ELEMENTS = 1 << 48
 """Of a tensor: more than any machine holds, so that extents beyond are a mistake."""
 
+MAX_RANK = 32
+"""Dimensions of a tensor."""
+
 
 class _Converter:
     """Rewrites one function. `places` says where the value of each te value is."""
@@ -384,15 +387,19 @@ def _onnx_name(attrs: ArrayAttr[Attribute] | None, index: int) -> str | None:
 
 
 def _check_sizes(op: Operation) -> None:
-    """What schedules programs counts in 64 bits."""
+    """What schedules programs counts in 64 bits, and layouts are arrays of a limited rank."""
     values = [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]
     for type_ in (op.properties.get("type"), *(v.type for v in values)):
-        if isinstance(type_, TensorType) and prod(type_.get_shape()) > MAX_ELEMENTS:
+        if not isinstance(type_, TensorType):
+            continue
+        if (count := prod(type_.get_shape())) > MAX_ELEMENTS:
             fail_at(
                 op,
-                f"convert-te-to-icca: a tensor of {prod(type_.get_shape()):,} elements fits no"
-                f" machine (at most {MAX_ELEMENTS:,})",
+                f"convert-te-to-icca: a tensor of {count:,} elements fits no machine (at most"
+                f" {MAX_ELEMENTS:,})",
             )
+        if (rank := type_.get_num_dims()) > MAX_RANK:
+            fail_at(op, f"convert-te-to-icca: a tensor of {rank} dimensions (at most {MAX_RANK})")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ FOUND = {
     "onnx/external with a zero at 0 length None",
     "onnx/bomb Expand 1048576",
     "onnx/bomb Tile 1048576",
+    "onnx/a thousand dimensions",
     "mlir/slice mutated 20",
     "mlir/dialects/onnx/ops mutated 1",
     "mlir/tensor 9999999999999999x999",

@@ -41,6 +41,9 @@ Scope = MutableMapping[str, Value]
 MAX_TENSOR_BYTES = 1 << 48
 """256 TiB: more than any machine has. A few bytes of a file can ask for more (Expand, Tile, …)."""
 
+MAX_RANK = 32
+"""Dimensions of a tensor. numpy has 64, some of which layouts need for cores and slots."""
+
 MAX_SPARSE_BYTES = 1 << 30
 """What a sparse initializer may take when its zeros are written out."""
 
@@ -257,7 +260,11 @@ class Folder:
 
 
 def check_size(name: str, type_: ValueType) -> None:
-    """Raises ModelError for a tensor that no machine can hold."""
+    """Raises ModelError for a tensor that no machine can hold, or nothing here computes with."""
+    if type_.shape is not None and len(type_.shape) > MAX_RANK:
+        raise ModelError(
+            f"tensor {name!r} has {len(type_.shape)} dimensions, at most {MAX_RANK} are possible"
+        )
     if type_.is_static and (size := bytes_of(type_)) > MAX_TENSOR_BYTES:
         raise ModelError(f"tensor {name!r}, {type_}, would take {size:,} bytes")
 

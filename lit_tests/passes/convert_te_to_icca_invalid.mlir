@@ -15,3 +15,10 @@ func.func @a() {
 func.func @b() {
   func.return
 }
+
+// -----
+
+// CHECK: convert-te-to-icca: a tensor of 33 dimensions (at most 32)
+func.func @rank(%a: tensor<1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1xf32> {onnx.name = "a"}) {
+  func.return
+}
