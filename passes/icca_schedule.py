@@ -36,6 +36,9 @@ ALLOCATION_S = 1.0
 ROUNDS = 16
 """How often a schedule is made again with what the last one left live, before giving up."""
 
+MARGINS = 4
+"""How often schedules are asked for addresses before bytes are held back."""
+
 RETRIES = 7
 """Schedules that are made with less held back, once one has got addresses."""
 
@@ -59,19 +62,32 @@ def schedule_module(
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
-    What fragmentation or tensors that live across operators take is found by allocating, and held
-    back in another round. The rounds overshoot, and less held back is not always faster or harder
-    to place, so a policy that `retries` then tries amounts between the last two. The module
-    records the bytes held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some
-    amount then leads to addresses. Raises CapacityError.
+    What tensors that live across operators take is found by allocating, and charged in another
+    round. If then there is room but are no addresses, schedules of loops are first asked to have
+    some in the scheduler's own model (`elk_ir.schedule.pack`), with a margin that grows with what
+    the allocator still lacks; only where that leads nowhere, bytes are held back from every
+    operator. Those rounds overshoot, and less held back is not always faster or harder to place, so
+    a policy that `retries` then tries amounts between the last two. The module records the bytes
+    held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some amount then leads to
+    addresses. Raises CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
     count = sum(1 for _ in executes(program_of(module)))
     resident, slack, before = [0] * count, 0, 0
+    margins = _Margins(capacity)
 
     def scheduled(slack: int) -> Scheduling:
-        made = Scheduling(module.clone(), policy, keep_plans, resident, slack, tables, bare_fits)
+        made = Scheduling(
+            module.clone(),
+            policy,
+            keep_plans,
+            resident,
+            slack,
+            tables,
+            bare_fits,
+            margins.addresses_bytes,
+        )
         made.run()
         return made
 
@@ -103,12 +119,36 @@ def schedule_module(
         # A few bytes too many each time would use up the rounds.
         late = max(0, round_ - ROUNDS // 2)
         known = [max(a, b) for a, b in zip(resident, found, strict=True)]
-        if known == resident:
-            # The live bytes fit, their addresses do not.
+        # The live bytes fit, their addresses do not.
+        excess = allocation.height_bytes - capacity
+        if known == resident and not margins.grows(excess, scheduling):
             before = slack
-            slack += max(8, allocation.height_bytes - capacity, late * capacity // ROUNDS)
+            slack += max(8, excess, late * capacity // ROUNDS)
         resident = known
     raise AssertionError("the last round requires a fit")
+
+
+@dataclass
+class _Margins:
+    """What the scheduler's own model of addresses leaves free, round by round."""
+
+    capacity_bytes: int
+    addresses_bytes: int | None = None
+    tries: int = 0
+
+    def grows(self, excess_bytes: int, scheduling: Scheduling) -> bool:
+        """Ask for addresses, or for lower ones than those that were too high by `excess_bytes`.
+        False, and nothing asked for any more, where that has not helped."""
+        loops = any(program.periodic for program, _ in scheduling.schedules)
+        if not loops or self.tries == MARGINS or scheduling.without_addresses:
+            self.addresses_bytes, self.tries = None, MARGINS
+            return False
+        if self.addresses_bytes is None:
+            self.addresses_bytes = self.capacity_bytes
+        else:
+            self.addresses_bytes -= max(8, excess_bytes)
+        self.tries += 1
+        return True
 
 
 def _has_addresses(module: ModuleOp, capacity_bytes: int) -> bool:

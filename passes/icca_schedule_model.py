@@ -49,6 +49,7 @@ from elk_ir.schedule.model import (
     store_places,
 )
 from elk_ir.schedule.options import Table, front_table, plan_table, waiting_table
+from elk_ir.schedule.pack import overflow_bytes
 from elk_ir.schedule.policies import Policy
 
 
@@ -172,6 +173,7 @@ class Scheduling:
     keep: executes keep the plans they have. resident_bytes: by the number of an execute in the
     program as it was given, what other tensors take while it runs. slack_bytes: held back.
     bare_fits: its plans have addresses with nothing ahead and stores where they are.
+    addresses_bytes: within these, preloads of loops must find addresses (None: not looked at).
     """
 
     module: ModuleOp
@@ -181,6 +183,7 @@ class Scheduling:
     slack_bytes: int
     tables: Tables
     bare_fits: bool = False
+    addresses_bytes: int | None = None
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
@@ -193,6 +196,11 @@ class Scheduling:
     def separate(self) -> bool:
         """Whether preloads have an SRAM of their own: a reference machine."""
         return self.tables.chip.preload_sram == "separate"
+
+    @property
+    def without_addresses(self) -> bool:
+        """Whether a loop's schedule has no addresses in the model, although they were asked for."""
+        return any(overflow_bytes(program, schedule) > 0 for program, schedule in self.schedules)
 
     def run(self) -> None:
         """Choose and write plans and places into the module. Raises CapacityError."""
@@ -256,6 +264,7 @@ class Scheduling:
                 for place, group in self.stores(run).items()
             ),
             run.body_of.count.value.data if periodic and run.body_of is not None else 1,
+            self.addresses_bytes,
         )
 
     @staticmethod

@@ -26,6 +26,7 @@ from elk_ir.schedule.model import (
     waiting,
 )
 from elk_ir.schedule.options import Table
+from elk_ir.schedule.pack import addressed, overflow_bytes
 from elk_ir.schedule.policies import EXECUTABLE, Effort, policy
 from elk_ir.schedule.reorder import edit_distance, heavy_loaders, orders
 from elk_ir.schedule.repair import repair
@@ -322,3 +323,60 @@ def test_unrolling_keeps_edges() -> None:
     body = (Op("a", reader, (Edge(0, 0, back=True), Edge(-1, 0))),)
     wide = unrolled(Program(body, FREE, periodic=True), 3)
     assert [o.inputs[0].producer for o in wide.ops] == [-1, 0, 1]
+
+
+# ---------------------------------------------------------------------- addresses
+
+
+def ring_of_three(addresses: int | None) -> Program:
+    """A loop of three operators, of which each preload waits beside one execute of the others: any
+    two fit into 100 bytes, and each meets both others, so that together they need 120."""
+    rules = replace(FREE, capacity_bytes=100)
+    ops = tuple(op(name, 1.0, 40, 1.0) for name in "abc")
+    return Program(ops, rules, periodic=True, addresses_bytes=addresses)
+
+
+THREE_ARCS = Schedule((0, 0, 0), (-1, 0, 1), (0, 1, 2))
+
+
+def test_arcs_of_which_any_two_meet_have_no_addresses() -> None:
+    program = ring_of_three(100)
+    assert excess_bytes(program, THREE_ARCS, 100) == -20
+    assert overflow_bytes(program, THREE_ARCS) == 20
+    assert overflow_bytes(ring_of_three(None), THREE_ARCS) == 0
+    assert overflow_bytes(ring_of_three(120), THREE_ARCS) == 0
+
+
+def test_a_preload_is_issued_later_where_addresses_are_missing() -> None:
+    program = ring_of_three(100)
+    found = addressed(program, THREE_ARCS)
+    assert found is not None and found.choice == THREE_ARCS.choice
+    assert overflow_bytes(program, found) == 0
+    assert sum(found.issue) == sum(THREE_ARCS.issue) + 1
+    assert addressed(replace(program, addresses_bytes=30), THREE_ARCS) is None
+
+
+def test_the_search_finds_addresses_where_they_are_asked_for() -> None:
+    bare = search(ring_of_three(None), [THREE_ARCS], steps=200)
+    asked = search(ring_of_three(100), [THREE_ARCS], steps=200)
+    assert overflow_bytes(ring_of_three(100), asked) == 0
+    assert evaluate(ring_of_three(None), bare).time_s <= evaluate(ring_of_three(100), asked).time_s
+
+
+# ---------------------------------------------------------------------- turns
+
+
+def test_what_an_execute_does_in_turn() -> None:
+    """3 s of tiles, then 2 s of an exchange that fills the port; a preload of 2 s, as fast as the
+    port, lands beside the tiles and is gone when the exchange begins. Blended, it would share the
+    port with two fifths of it."""
+    loading = op("b", 1.0, 10, 2.0, landing=2.0)
+    plain = table([3.0], [10], [10], 0.0, exchange=2.0)
+    in_turn = replace(plain, turns_s=np.asarray([[0.0], [2.0], [0.0]]))
+    schedule = Schedule((0, 0), (0, 0), (0, 1))
+    times = [
+        evaluate(Program((Op("a", t, loads=False), loading), FREE), schedule).time_s
+        for t in (plain, in_turn)
+    ]
+    assert times[1] == pytest.approx(3.0 + 2.0 + 1.0)
+    assert times[0] > times[1]

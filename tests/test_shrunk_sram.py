@@ -94,7 +94,7 @@ def test_plans_rotate_split_and_preload_in_part(tmp_path: Path) -> None:
     roomy = elk_ir.compile(MODEL, chip=slow_hbm(tmp_path, 61_440, 1e9), policy="elk-dyn")
     assert not {"ring", "partial preload"} & set(plan_features(roomy))
     tight = roomy
-    for usable in range(11_600, 9_600, -400):
+    for usable in range(12_400, 9_600, -400):
         tight = elk_ir.compile(MODEL, chip=slow_hbm(tmp_path, usable, 1e9), policy="elk-dyn")
         assert tight.report["sram_peak_bytes"] <= usable
         if wanted <= set(plan_features(tight)):

@@ -15,6 +15,7 @@ from elk_ir.plan.domain import Access, AxisExpr, Dim, DimKind, Operator, Stat
 from elk_ir.plan.enumerate import enumerate_plans
 from elk_ir.sim import run, simulate
 from elk_ir.sim.bounds import Choices, choices, operator_choices, plan_bound
+from elk_ir.sim.chain_bounds import Fetch, chain_bound
 from elk_ir.sim.machine import machine_of
 from elk_ir.sim.run import SimulationError
 from elk_ir.sim.timeline import PreloadWait, Repeat
@@ -149,3 +150,48 @@ def test_a_broken_bound_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(run, "program_bounds", lambda timeline, machine: {"made up": 1.0})
     with pytest.raises(SimulationError, match="below the bound 'made up' of 1 s"):
         simulate(p.program(4, p.compute([100] * 4)), p.chip(4))
+
+
+def cores_only(*seconds: float) -> Choices:
+    """Plans that only compute."""
+    none = np.zeros(len(seconds))
+    return Choices(none, np.asarray(seconds), none, none)
+
+
+def test_what_a_reader_fetches_depends_on_both_plans() -> None:
+    """The producer takes 10 s and leaves pieces of 2 bytes, or 13 s and 8; the reader's tile needs
+    10 bytes in plans of 20 s, 4 in one of 25. A byte takes a second, a phase 0.5 s of barriers.
+
+    (10, 20): 8 more bytes, 38.5; (10, 25): 2 more, 37.5; (13, 20): 2 more, 35.5; (13, 25): 38.
+    """
+    maker, reader = cores_only(10.0, 13.0), cores_only(20.0, 25.0)
+    fetch = Fetch(0, np.asarray([10.0, 4.0]), np.ones(2), np.asarray([2, 8]))
+    assert chain_bound([maker, reader], {}, 0.5) == pytest.approx(30.0)
+    assert chain_bound([maker, reader], {1: fetch}, 0.5) == pytest.approx(35.5)
+
+
+def test_a_producer_of_several_readers() -> None:
+    """One plan of the producer has to serve all of its readers."""
+    maker, reader = cores_only(10.0, 13.0), cores_only(20.0)
+    fetch = Fetch(0, np.asarray([10.0]), np.ones(1), np.asarray([2, 8]))
+    both = chain_bound([maker, reader, reader], {1: fetch, 2: fetch}, 0.0)
+    assert both == pytest.approx(min(10 + 2 * 28, 13 + 2 * 22))
+
+
+def test_pieces_are_rounded_up() -> None:
+    """Forty sizes are told apart as sixteen: never more than what is really fetched."""
+    sizes = np.arange(1, 41)
+    maker, reader = cores_only(*np.linspace(10.0, 6.1, 40)), cores_only(20.0)
+    fetch = Fetch(0, np.asarray([40.0]), np.ones(1), sizes[::-1])
+    exact = min(10.0 - 0.1 * i + 20.0 + 40.0 - (40 - i) for i in range(40))
+    found = chain_bound([maker, reader], {1: fetch}, 0.0)
+    assert exact - 3.0 <= found <= exact + 1e-9
+
+
+def test_without_operands_the_families_are_those_of_plan_bound() -> None:
+    """Of random plans, neither bound exceeds the other by more than the grids differ."""
+    rng = np.random.default_rng(3)
+    operators = [Choices(*rng.uniform(1.0, 5.0, (4, 7)), single=bool(i % 2)) for i in range(5)]
+    for c in operators:
+        np.minimum(c.landing_s, c.preload_s, out=c.landing_s)
+    assert chain_bound(operators, {}, 0.0) == pytest.approx(plan_bound(operators))

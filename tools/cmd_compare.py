@@ -326,6 +326,7 @@ def _alone_s(program: Any, schedule: Any) -> float:
 def lower_bound_s(program: Any) -> float:
     """What no schedule of a layer can beat, whichever of the known plans its operators take."""
     from elk_ir.sim.bounds import Choices, plan_bound
+    from elk_ir.sim.chain_bounds import chain_bound
 
     operators = []
     for op in program.ops:
@@ -341,7 +342,32 @@ def lower_bound_s(program: Any) -> float:
                 single=op.single,
             )
         )
-    return max(plan_bound(operators), sum(op.table.hbm_s for op in program.ops if op.loads))
+    hbm_s = sum(op.table.hbm_s for op in program.ops if op.loads)
+    chained = chain_bound(operators, _fetches(program), program.rules.barrier_s)
+    return max(plan_bound(operators), chained, hbm_s)
+
+
+def _fetches(program: Any) -> dict[int, Any]:
+    """By operator, the resident operand from the same iteration of which most has to be fetched."""
+    from elk_ir.sim.chain_bounds import Fetch
+
+    found: dict[int, Any] = {}
+    for i, op in enumerate(program.ops):
+        inner = [
+            (float(op.table.slice_s[e].min()), e)
+            for e, x in enumerate(op.inputs)
+            if 0 <= x.producer < i and not x.back
+        ]
+        if inner:
+            e = max(inner)[1]
+            edge = op.inputs[e]
+            found[i] = Fetch(
+                edge.producer,
+                op.table.slice_s[e],
+                op.table.byte_s,
+                program.ops[edge.producer].table.pieces[edge.result],
+            )
+    return found
 
 
 # ---------------------------------------------------------------------- text

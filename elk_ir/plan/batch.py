@@ -274,7 +274,6 @@ def evaluate(
     g = Geometry.of(op, batch)
     m = _memory(g, sources, undecided)
     factor = np.where(g.cores > machine.cores_per_chip, machine.span_factor, 1.0)
-    split = g.ways > 1
     tiles = _columns(g.block, n)
     if not op.stats:
         local = np.zeros(n)
@@ -291,14 +290,7 @@ def evaluate(
             flow = np.maximum(cost.exchange_cycles(moved, moved) * factor, port)
             cycles = cycles + np.where(moved > 0, flow + 2.0 * machine.sync_cycles, 0.0)
             exchange = exchange + moved
-    # Results are written, and partial ones merged, block by block.
-    blocks = g.result_blocks()
-    after = blocks * cost.apply_cycles(op, _columns(_apply_box(g), n))
-    if m.merged_elements is not None:
-        combined = cost.combine_cycles(op, g.ways, m.merged_elements // blocks)
-        if undecided.rings:  # smaller blocks may be aligned better, by a factor of two at most
-            combined = 0.5 * combined
-        after = after + np.where(split, blocks * combined, 0.0)
+    after = _closing(op, cost, g, m, undecided)
     for size in m.statistics:
         after = after + cost.fill_cycles(size)
     return Costs(
@@ -310,6 +302,35 @@ def evaluate(
         landing_bytes=m.preload * g.cores,
         cores=g.cores,
     )
+
+
+def _closing(
+    op: Operator, cost: CostModel, g: Geometry, m: _Memory, undecided: Open = DECIDED
+) -> np.ndarray:
+    """Cycles behind the reduction: partial results are merged, and results written, block by
+    block."""
+    n, blocks = g.batch.size, g.result_blocks()
+    after = blocks * cost.apply_cycles(op, _columns(_apply_box(g), n))
+    if m.merged_elements is not None:
+        combined = cost.combine_cycles(op, g.ways, m.merged_elements // blocks)
+        if undecided.rings:  # smaller blocks may be aligned better, by a factor of two at most
+            combined = 0.5 * combined
+        after = after + np.where(g.ways > 1, blocks * combined, 0.0)
+    return after
+
+
+def turns(
+    op: Operator, sources: tuple[Source, ...], cost: CostModel, batch: Batch
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every plan: bytes that are distributed before its tiles are computed, bytes that are
+    reduced behind them, and cycles behind the reduction. What else it exchanges are rings."""
+    g = Geometry.of(op, batch)
+    m = _memory(g, sources, DECIDED)
+    nothing = np.zeros(batch.size)
+    before, behind = (
+        nothing if f[0] is None else nothing + f[0] for f in (m.distribution, m.reduction)
+    )
+    return before, behind, nothing + _closing(op, cost, g, m)
 
 
 @dataclass(frozen=True)

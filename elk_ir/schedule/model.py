@@ -113,6 +113,9 @@ class Program:
     stores: tuple[Store, ...] = ()
     repeats: int = 16
     """Iterations of the loop: what finding a better body is worth."""
+    addresses_bytes: int | None = None
+    """Bytes within which preloads of a loop must find addresses (`elk_ir.schedule.pack`); None as
+    long as nobody has seen that room alone does not do."""
     readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
     """Per operator, (reader, its input) of each of its results."""
     makers: tuple[tuple[int, ...], ...] = field(init=False)
@@ -137,7 +140,7 @@ class Program:
     @cached_property
     def key(self) -> object:
         """Equal for programs of which every schedule takes equally long and equally many bytes, as
-        long as their tables exist."""
+        long as their tables exist; they may differ in the addresses asked for."""
         ops = tuple(
             (
                 id(op.table),
@@ -154,6 +157,17 @@ class Program:
         return ops, self.rules, self.periodic, self.stores
 
 
+class Turn(NamedTuple):
+    """A part of an execute: compute and an exchange that alternate finely, or one of them.
+
+    ingress: the part of the ingress port that the exchange alone fills.
+    """
+
+    compute_s: float
+    exchange_s: float
+    ingress: float = 1.0
+
+
 class Load(NamedTuple):
     """One operator with its plan chosen, and those of its neighbours known."""
 
@@ -166,6 +180,8 @@ class Load(NamedTuple):
     preload_s: float
     landing_s: float
     loads: bool
+    turns: tuple[Turn, ...] = ()
+    """What an execute does, in order; together compute_s, exchange_s and relayout_s."""
 
     @property
     def alone_s(self) -> float:
@@ -194,15 +210,36 @@ def _load(program: Program, choice: Sequence[int], i: int) -> Load:
             out = float(table.spread[e, c] * piece)
         relayout += max(into, out)
         ingress += into
+    compute = float(table.compute_s[c]) + op.phases * program.rules.barrier_s
+    exchange = float(table.exchange_s[c])
     return Load(
-        float(table.compute_s[c]) + op.phases * program.rules.barrier_s,
-        float(table.exchange_s[c]),
+        compute,
+        exchange,
         relayout,
         ingress,
         float(table.preload_s[c]),
         float(table.landing_s[c]),
         op.loads,
+        _turns(table, c, compute, exchange, Turn(0.0, relayout, ingress / max(relayout, 1e-30))),
     )
+
+
+def _turns(
+    table: Table, c: int, compute: float, exchange: float, relayout: Turn
+) -> tuple[Turn, ...]:
+    """The parts of an execute: re-layouts, distribution, tiles with their rings, reduction, and
+    what is left to be computed behind it."""
+    before = behind = closing = 0.0
+    if table.turns_s is not None:
+        before, behind, closing = table.turns_s[:, c].tolist()
+    found = (
+        relayout,
+        Turn(0.0, before),
+        Turn(compute - closing, max(0.0, exchange - before - behind)),
+        Turn(0.0, behind),
+        Turn(closing, 0.0),
+    )
+    return tuple(t for t in found if t.compute_s + t.exchange_s > 0.0)
 
 
 def loads_of(program: Program, choice: Sequence[int]) -> list[Load]:
@@ -266,12 +303,20 @@ def wait(clock: Clock, loads: Loads, j: int) -> None:
 
 def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
     """Wait for operator i's preload, then run it, preloads landing meanwhile."""
-    compute, exchange, relayout, from_others, _, _, own = loads[i]
-    if own:
+    load = loads[i]
+    if load.loads:
         wait(clock, loads, i)
-    whole = compute + exchange + relayout
-    if whole <= 0.0:
-        return
+    for k, turn in enumerate(load.turns):
+        if not clock.queue:
+            clock.now += sum(t.compute_s + t.exchange_s for t in load.turns[k:])
+            return
+        _take(clock, loads, turn, rules)
+
+
+def _take(clock: Clock, loads: Loads, turn: Turn, rules: Rules) -> None:
+    """A part of an execute, preloads landing meanwhile."""
+    compute, exchange, ingress = turn
+    whole = compute + exchange
     todo = 1.0
     while todo > 0.0:
         if not clock.queue:
@@ -285,7 +330,7 @@ def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
             if part * whole < 1e-15:
                 clock.queue[0] = (head, clock.now)
             continue
-        _, _, _, _, preload, landing, _ = loads[head]
+        preload, landing = loads[head].preload_s, loads[head].landing_s
         if preload <= 0.0:
             clock.queue.pop(0)
             clock.left = 1.0
@@ -298,13 +343,9 @@ def execute(clock: Clock, loads: Loads, i: int, rules: Rules) -> None:
         else:
             busy = compute
         if exchange > 0.0:
-            x_p, x_e = shared(rules, landing, 1.0)
+            x_p, x_e = shared(rules, landing, ingress)
             busy += exchange / x_e
             moved += exchange / x_e * x_p
-        if relayout > 0.0:
-            x_p, x_e = shared(rules, landing, from_others / relayout)
-            busy += relayout / x_e
-            moved += relayout / x_e * x_p
         step = moved / preload
         part = todo if step <= 0.0 else min(todo, clock.left / step)
         clock.now += part * busy

@@ -16,7 +16,7 @@ from elk_ir.chips.chip import Chip
 from elk_ir.cost.device import CoreRates
 from elk_ir.cost.model import CostModel
 from elk_ir.cost.shapes import itemsize
-from elk_ir.plan.batch import Batch, Geometry, Machine, evaluate
+from elk_ir.plan.batch import Batch, Geometry, Machine, evaluate, turns
 from elk_ir.plan.buffers import Source
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.enumerate import PlanFront
@@ -51,6 +51,11 @@ class Table:
     pieces: np.ndarray
     hbm_s: float
     plans: tuple[Plan, ...]
+    turns_s: np.ndarray | None = None
+    """(3, n): of exchange_s what is distributed before the tiles and what is reduced behind them,
+    and of compute_s what follows the reduction. None: everything alternates finely."""
+    byte_s: np.ndarray | float = 0.0
+    """Seconds of the ingress port that a byte of an exchange takes."""
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -61,8 +66,10 @@ class Table:
             **{
                 name: getattr(self, name)[..., rows]
                 for name in Table.__dataclass_fields__
-                if name not in ("hbm_s", "plans")
+                if name not in ("hbm_s", "plans", "turns_s", "byte_s")
             },
+            turns_s=None if self.turns_s is None else self.turns_s[:, rows],
+            byte_s=self.byte_s[rows] if isinstance(self.byte_s, np.ndarray) else self.byte_s,
             hbm_s=self.hbm_s,
             plans=tuple(self.plans[int(i)] for i in rows),
         )
@@ -96,6 +103,7 @@ def front_table(front: PlanFront, chip: Chip, sources: Sequence[Source], cost: C
         column("preload_bytes"),
         column("execute_cycles"),
         column("exchange_bytes"),
+        cost,
     )
     return table.take(np.flatnonzero(table.execute_bytes <= budget)) if extra else table
 
@@ -153,6 +161,7 @@ def _table(
     preload_bytes: np.ndarray,
     execute_cycles: np.ndarray,
     exchange_bytes: np.ndarray,
+    cost: CostModel,
 ) -> Table:
     rates = CoreRates.of(chip)
     n = len(plans)
@@ -166,7 +175,7 @@ def _table(
     resident = [v for v, s in enumerate(sources) if s is Source.RESIDENT]
     slice_s, spread = np.zeros((len(resident), n)), np.zeros((len(resident), n))
     pieces = np.zeros((len(op.results), n))
-    controller_s = np.zeros(n)
+    controller_s, turns_s = np.zeros(n), np.zeros((3, n))
     loaded = [v for v, s in enumerate(sources) if s is Source.HBM]
     read = [op.operands[v].read_elements(op.extents) for v in loaded]
     hbm_bytes = sum(n * itemsize(op.operands[v].dtype) for n, v in zip(read, loaded, strict=True))
@@ -178,6 +187,9 @@ def _table(
             total = max(1, prod(access.shape) * itemsize(access.dtype))
             slice_s[e, rows] = held * byte_in[rows]
             spread[e, rows] = g.cores * held / total * byte_out[rows]
+        before, behind, closing = turns(op, tuple(sources), cost, batch)
+        turns_s[0, rows], turns_s[1, rows] = before * byte_in[rows], behind * byte_in[rows]
+        turns_s[2, rows] = np.minimum(closing / chip.clock_hz, compute_s[rows])
         for r, result in enumerate(op.results):
             pieces[r, rows] = np.asarray(g.result(result)) * itemsize(result.dtype)
         if chip.hbm is not None:
@@ -211,6 +223,8 @@ def _table(
         pieces=pieces,
         hbm_s=hbm_s,
         plans=plans,
+        turns_s=turns_s,
+        byte_s=byte_in,
     )
 
 
@@ -283,6 +297,7 @@ def plan_table(
         costs.preload_bytes,
         costs.execute_cycles,
         costs.exchange_bytes,
+        cost,
     )
 
 

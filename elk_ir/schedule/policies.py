@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.inductive import does_not_fit, elk_dyn
 from elk_ir.schedule.model import Program, Schedule, placed_stores
+from elk_ir.schedule.pack import addressed
 from elk_ir.schedule.reorder import elk_full, reordered
 from elk_ir.schedule.search import STEPS, score_of, search
 from elk_ir.schedule.static import basic, static
@@ -65,29 +66,32 @@ def policy(
 
 
 def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
-    """The schedules of a policy under every price."""
-    key = (name, energy, program.key)
+    """The schedules of a policy under every price, with stores at their best places, and addresses
+    where they are asked for and can be had."""
+    key = (name, energy, program.key, program.addresses_bytes)
     if key not in solved:
-        solved[key] = _scheduled(name, program, energy, solved)
+        found = (addressed(program, s) or s for s in _scheduled(name, program, energy, solved))
+        solved[key] = [placed_stores(program, schedule) for schedule in found]
     return solved[key]
 
 
 def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
+    """What a policy itself decides; it knows nothing of addresses."""
+    key = (name, energy, program.key)
+    if key in solved:
+        return solved[key]
     for i, op in enumerate(program.ops):
         room = program.rules.capacity_bytes - op.resident_bytes
         if len(op.table) == 0 or int(op.table.execute_bytes.min()) > room:
             raise does_not_fit(program, i)
     weights = [Weights(preload=price, energy=energy) for price in PRICES]
-    if name in ("elk-dyn", "elk-full"):
-        key = ("elk-dyn, stores unplaced", energy, program.key)
-        if key not in solved:
-            solved[key] = [elk_dyn(program, each) for each in weights]
-        found = solved[key]
-        if name == "elk-full":
-            found = [elk_full(program, w, first) for w, first in zip(weights, found, strict=True)]
+    if name == "elk-full":
+        first = _scheduled("elk-dyn", program, energy, solved)
+        found = [elk_full(program, w, dyn) for w, dyn in zip(weights, first, strict=True)]
     else:
         found = [_ELK[name](program, each) for each in weights]
-    return [placed_stores(program, schedule) for schedule in found]
+    solved[key] = found
+    return found
 
 
 def _searched(program: Program, energy: bool, effort: Effort, solved: Solved) -> Schedule:

@@ -33,13 +33,18 @@ from elk_ir.schedule.model import (
     settled,
     store_places,
 )
+from elk_ir.schedule.pack import addressed, overflow_bytes
 
-STEPS = 3000
+STEPS = 8000
 """Evaluations of the local improvement, unless a budget is given."""
 STEPS_PER_SECOND = 1000
 """Evaluations that a second of budget buys, on one slow core."""
 PARALLEL = 4
 """Candidates that are improved."""
+CANDIDATES = 6
+"""Candidates whose preloads are moved until they have addresses, where that is asked for."""
+PENALTY = 1.0
+"""What bytes without addresses cost: as many as the capacity, this part of the time."""
 COLD = 1e-4
 """The last temperature, as part of the time."""
 HOT = 4e-3
@@ -109,7 +114,7 @@ def search(
         least = min(least, sum(load.alone_s for load in loads_of(program, choice)))
         schedule = fill(program, choice)
         found.add(None if schedule is None else placed_stores(program, schedule))
-    starts = found.top(PARALLEL)
+    starts = _with_addresses(program, found, score)
     if not energy and starts[0][0] <= least * (1.0 + NO_STALL):
         # The executes alone take as long, whatever prices their plans are chosen by.
         return starts[0][1]
@@ -117,7 +122,8 @@ def search(
     results = [
         _improve(program, start, score, share, seed + 7919 * k) for k, start in enumerate(starts)
     ]
-    return min([*starts, *results], key=lambda e: (e[0], e[1].choice, e[1].issue))[1]
+    fine = [e for e in starts if overflow_bytes(program, e[1]) == 0]
+    return min([*(fine or starts[:1]), *results], key=lambda e: (e[0], e[1].choice, e[1].issue))[1]
 
 
 def priced(program: Program, energy: bool) -> Iterator[list[int]]:
@@ -146,6 +152,22 @@ def priced(program: Program, energy: bool) -> Iterator[list[int]]:
                     yield choice
 
 
+def _with_addresses(
+    program: Program, found: _Found, score: Callable[[Schedule], float]
+) -> list[tuple[float, Schedule]]:
+    """What is improved: the best schedules, with addresses if any of more of them have some."""
+    if program.addresses_bytes is None:
+        return found.top(PARALLEL)
+    starts: list[tuple[float, Schedule]] = []
+    for _, schedule in found.top(CANDIDATES):
+        repaired = addressed(program, schedule)
+        if repaired is not None:
+            starts.append((score(repaired), repaired))
+    starts.sort(key=lambda e: (e[0], e[1].choice, e[1].issue))
+    half = PARALLEL // 2
+    return [*starts[:half], *found.top(PARALLEL - len(starts[:half]))]
+
+
 # ---------------------------------------------------------------------- local improvement
 
 
@@ -156,22 +178,38 @@ def _improve(
     steps: int,
     seed: int,
 ) -> tuple[float, Schedule]:
-    """Simulated annealing from one schedule; the best one seen."""
+    """Simulated annealing from one schedule; the best one seen.
+
+    Where addresses are asked for, bytes without one cost time, so that the way to a better schedule
+    may lead through some that have none; what is returned has them if anything that was seen has.
+    """
     generator = random.Random(seed)
     neighbours = _Neighbours(program, generator)
-    best = current = start
+    over = overflow_bytes(program, start[1])
+    best, without = start, over
+    current, value = start[1], _penalised(program, start[0], over)
     for step in range(steps):
         heat = HOT * (COLD / HOT) ** (step / max(1, steps - 1)) * best[0]
-        candidate = neighbours.of(current[1])
+        candidate = neighbours.of(current)
         if candidate is None:
             continue
-        value = score(candidate)
-        worse = value - current[0]
-        if worse <= 0.0 or generator.random() < math.exp(-worse / heat):
-            current = (value, candidate)
-            if value < best[0]:
-                best = current
-    return best
+        limit = value - heat * math.log(max(generator.random(), 1e-12))
+        time = score(candidate)
+        if time > limit:
+            continue
+        over = overflow_bytes(program, candidate)
+        penalised = _penalised(program, time, over)
+        if penalised > limit:
+            continue
+        current, value = candidate, penalised
+        if (over, time) < (without, best[0]) if without else over == 0 and time < best[0]:
+            best, without = (time, candidate), over
+    return best if without == 0 else (float("inf"), best[1])
+
+
+def _penalised(program: Program, time_s: float, over_bytes: int) -> float:
+    """Time, and what bytes without an address add to it."""
+    return time_s * (1.0 + PENALTY * over_bytes / program.rules.capacity_bytes)
 
 
 class _Neighbours:
@@ -215,6 +253,8 @@ class _Neighbours:
         choice[i] = int(order[min(rank, costs.size - 1)])
         if choice[i] == schedule.choice[i]:
             return None
+        if self.program.addresses_bytes is not None and self.random.random() < 0.5:
+            return replace(schedule, choice=tuple(choice))  # places that have addresses, perhaps
         return self.kept(fill(self.program, choice, schedule.order), schedule)
 
     @staticmethod

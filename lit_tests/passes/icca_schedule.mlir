@@ -1,5 +1,5 @@
 // RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=basic},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=BASIC
-// RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=static},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=AHEAD
+// RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=static},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=STATIC
 // RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=elk-dyn},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=AHEAD
 // RUN: elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=search time-budget-s=0.1 seed=7},icca-allocate,icca-verify-program' | filecheck %s --check-prefix=AHEAD
 // RUN: not elk-opt %s -p 'convert-te-to-icca{chip=test-16},icca-schedule{policy=fastest}' 2>&1 | filecheck %s --check-prefix=UNKNOWN
@@ -10,13 +10,19 @@
 // UNKNOWN: no policy is called 'fastest'; there are basic, static, elk-dyn, elk-full, search
 // OBJECTIVE: objective is time or energy
 
-// Everything fits, so the other policies hoist all preloads above the first execute; `basic` never
+// Everything fits, so `elk-dyn` and `search` hoist all preloads above the first execute; `basic` never
 // looks further than the next operator.
 // BASIC: icca.preload @w1
 // BASIC-NEXT: icca.execute "a"
 // BASIC: icca.preload @w2
 // BASIC-NEXT: icca.execute "b"
 // BASIC: icca.execute "c"
+//
+// `static` has a preload space for two, in which time is not lost.
+// STATIC: icca.preload @w1
+// STATIC-NEXT: icca.execute "a"
+// STATIC: icca.preload @w2
+// STATIC-NEXT: icca.execute "b"
 //
 // AHEAD-DAG: icca.preload @w0
 // AHEAD-DAG: icca.preload @w1

@@ -11,8 +11,8 @@ func.func @main(%x: tensor<1x64xf32> {onnx.name = "x"}) -> (tensor<1x64xf32> {on
   // CHECK: %{{.*}}, %[[LAST:.*]] = icca.repeat 0 times 3 iter(%{{.*}}, %[[W0]]) {
   // CHECK: icca.preload @v[%{{.*}}]
   // CHECK-NEXT: icca.execute "a"
-  // CHECK: icca.execute "b"
   // CHECK: %[[W1:.*]] = icca.preload @w[%{{.*}}] at [[AT]] :
+  // CHECK-NEXT: icca.execute "b"
   // CHECK: icca.yield %{{.*}}, %[[W1]] :
   // CHECK: icca.preload @v
   // CHECK-NEXT: icca.execute "a"(%{{.*}}, %[[LAST]])

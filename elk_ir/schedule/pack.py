@@ -1,0 +1,128 @@
+"""Addresses in the scheduler's model: preloads of a loop that have room, but nowhere to lie.
+
+A preload that a loop carries lies at the same address in every iteration, so the lifetimes are arcs
+of a circle. Three arcs of which any two meet, each time somewhere else, need the sum of their
+bytes, although no two of the three ever exceed the capacity; no allocator can help. Schedules are
+therefore checked by first fit: what executes take for themselves is at the top of the memory, and
+the preloads that wait are placed from the bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from elk_ir.schedule.model import (
+    Program,
+    Schedule,
+    evaluate,
+    excess_bytes,
+    last_place,
+    settled,
+)
+
+SMALL = 1 / 256
+"""Preloads below this part of the memory are counted, not placed: they fit into any gap."""
+
+Arc = tuple[int, int, int]
+"""Bytes, the places as a bit mask, and the bytes below which it must end."""
+
+
+def overflow_bytes(program: Program, schedule: Schedule) -> int:
+    """By how much the lowest of a few first-fit packings exceeds `program.addresses_bytes`; 0 where
+    there are addresses, or none are asked for."""
+    if program.addresses_bytes is None or not program.periodic:
+        return 0
+    arcs = _arcs(program, schedule, program.addresses_bytes)
+    least = 1 << 62
+    for order in _orders(arcs):
+        least = min(least, _first_fit(order))
+        if least <= 0:
+            return 0
+    return least
+
+
+def _arcs(program: Program, schedule: Schedule, capacity: int) -> list[Arc]:
+    count = len(program.ops)
+    small = int(SMALL * capacity)
+    room: list[int] = []
+    heavy: list[tuple[int, range]] = []
+    light: list[tuple[int, range]] = []
+    for j, (op, c) in enumerate(zip(program.ops, schedule.choice, strict=True)):
+        size = int(op.table.preload_bytes[c]) if op.loads else 0
+        own = int(op.table.execute_bytes[c]) - size
+        room.append(capacity - op.resident_bytes - own)
+        if size:
+            (heavy if size > small else light).append((size, range(schedule.issue[j], j + 1)))
+    for size, places in light:
+        for i in places:
+            room[i] -= size  # a negative place is one of the previous iteration
+    return [
+        (
+            size,
+            sum(1 << (i % count) for i in places),
+            min(room[i] for i in places),
+        )
+        for size, places in heavy
+    ]
+
+
+def _orders(arcs: Sequence[Arc]) -> Iterator[list[Arc]]:
+    """Orders in which first fit is tried."""
+    yield sorted(arcs, key=lambda a: (-a[1].bit_count(), -a[0]))
+    yield sorted(arcs, key=lambda a: (-a[0], -a[1].bit_count()))
+    yield sorted(arcs, key=lambda a: -a[0] * a[1].bit_count())
+    yield sorted(arcs, key=lambda a: (a[2] - a[0], -a[1].bit_count()))
+
+
+def _first_fit(order: Sequence[Arc]) -> int:
+    """By how much the worst arc ends above its limit."""
+    placed: list[tuple[int, int, int]] = []
+    worst = 0
+    for size, mask, limit in order:
+        at = 0
+        for low, high, other in placed:
+            if other & mask and low < at + size and high > at:
+                at = high
+        # One pass over ascending addresses: whatever lies lower has been passed already.
+        placed.append((at, at + size, mask))
+        placed.sort()
+        worst = max(worst, at + size - limit)
+    return worst
+
+
+def addressed(program: Program, schedule: Schedule) -> Schedule | None:
+    """`schedule` with preloads issued later, one at a time, until addresses are found: the one that
+    frees most bytes a second that it costs. None if the latest places do not suffice."""
+    over = overflow_bytes(program, schedule)
+    time = evaluate(program, schedule).time_s if over else 0.0
+    while over > 0:
+        best: tuple[float, int, float, Schedule] | None = None
+        for j, op in enumerate(program.ops):
+            if not op.loads or schedule.issue[j] >= last_place(program, j):
+                continue
+            trial = delayed(program, schedule, j)
+            left = overflow_bytes(program, trial)
+            took = evaluate(program, trial).time_s
+            gain = (over - left) / max(took - time, 1e-4 * time)
+            if left >= over:
+                gain = -max(took - time, 0.0) - (left > over)
+            if best is None or gain > best[0]:
+                best = (gain, left, took, trial)
+        if best is None:
+            return None
+        _, over, time, schedule = best
+    capacity = program.rules.capacity_bytes
+    return schedule if excess_bytes(program, schedule, capacity) <= 0 else None
+
+
+def delayed(program: Program, schedule: Schedule, j: int) -> Schedule:
+    """The preload of operator j issued one execute later, and those behind it not before it."""
+    issue = list(schedule.issue)
+    at = issue[j] + 1
+    rank = {k: n for n, k in enumerate(schedule.order)}
+    for k, op in enumerate(program.ops):
+        if op.loads and rank[k] > rank[j] and issue[k] < at:
+            issue[k] = min(at, last_place(program, k))
+    issue[j] = at
+    return settled(program, replace(schedule, issue=tuple(issue)))
