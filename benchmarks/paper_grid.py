@@ -4,8 +4,8 @@
         [--batch 32] [--kv 2048] [--variants mesh,slow | none] [--policies NAMES] [--tables]
 
 Llama-2-13B, OPT-30B, Gemma-2-27B and Llama-2-70B, batch 16/32/64, KV length 2,048/4,096, from the
-full-size graphs, on `ipu-pod4-hbm`; and at batch 32, KV 2,048 (if chosen) static, elk-full and
-search on variants of it: `mesh`, `landing` (preloads steal SRAM cycles), `slow` (the published
+full-size graphs, on `ipu-pod4-hbm`; and static, elk-full and search on variants of it: the `mesh`,
+and at batch 32, KV 2,048 (if chosen) `landing` (preloads steal SRAM cycles), `slow` (the published
 core-to-core constant), `sync` (no preload while tiles compute), `first` (exchanges before
 preloads; not by default). One line as each case finishes; then the tables of docs/scheduling.md.
 
@@ -244,6 +244,8 @@ def variant_table(cases: Sequence[Done]) -> list[str]:
     ]
     order = list(VARIANTS)
     for done in sorted(cases, key=lambda d: order.index(d.case.variant)):
+        if not timed(done):
+            continue
         plain = Case(done.case.model, done.case.batch, done.case.kv)
         use = percent(done.best["hbm_utilization"]) if done.best else "–"
         cells = [*(milliseconds(done, p) for p in FEW), percent(done.ratio), use]
@@ -327,9 +329,10 @@ def chosen_work(args: argparse.Namespace) -> list[tuple[Case, tuple[str, ...]]]:
     if args.only_variants:
         work = []
     few = tuple(p for p in FEW if p in policies)
-    if args.variants != "none" and 32 in batches and 2048 in lengths:
-        names = args.variants.split(",")
-        work += [(Case(m, 32, 2048, v), few) for v in names for m in models]
+    for variant in () if args.variants == "none" else args.variants.split(","):
+        for batch, kv in ((b, k) for b in batches for k in lengths):
+            if variant == "mesh" or (batch, kv) == (32, 2048):
+                work += [(Case(m, batch, kv, variant), few) for m in models]
     return sorted(work, key=lambda w: (w[0].model != "70b", -len(w[1]), w[0].batch))
 
 
