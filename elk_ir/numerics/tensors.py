@@ -178,3 +178,14 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
     for i in range(0, flat.size, 1 << 20):
         flat[i : i + (1 << 20)] = rng.standard_normal(min(1 << 20, flat.size - i))
     return array
+
+
+def nearest(value: float, dtype: np.dtype) -> np.generic:
+    """`value` as an element of a type: of an integer type, its largest or smallest one where a
+    float64 (which has no 2^63 - 1) lies beyond it."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        if value >= info.max or value <= info.min:
+            return dtype.type(info.max if value > 0 else info.min)
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)[()]

@@ -9,6 +9,7 @@ import numpy as np
 
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of, is_float
+from elk_ir.numerics.tensors import nearest
 from elk_ir.plan.expr import Expr
 from elk_ir.plan.layout import AxisLayout, Layout
 
@@ -105,8 +106,7 @@ def literal(value: float | int | bool, dtype: str) -> str:
             return "INFINITY" if number > 0 else "-INFINITY"
         text = repr(float(str(np.float32(number))))
         return f"{text}f"
-    with np.errstate(invalid="ignore"):
-        number = int(np.asarray(value).astype(dtype_of(dtype)))
+    number = int(nearest(value, dtype_of(dtype)))
     if dtype == "int64":
         return f"(-{-(number + 1)}LL - 1)" if number == -(2**63) else f"{number}LL"
     if dtype == "uint64":

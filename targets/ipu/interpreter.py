@@ -25,6 +25,7 @@ from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
+from elk_ir.numerics.tensors import nearest
 from elk_ir.plan.domain import Operator
 from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
 from elk_ir.targets.ipu.routes import Landed, Route, Routes, Stored, boxes, landed, route, stored
@@ -456,8 +457,7 @@ class Interpreter:
         variable = self.variable(op.target)
         self.sram.begin(variable, "fill")
         value = op.value.value.data
-        with np.errstate(all="ignore"):
-            variable.view[...] = np.asarray(value).astype(variable.view.dtype)
+        variable.view[...] = nearest(value, variable.view.dtype)
         variable.shadow[...] = written_word(variable.view.dtype.itemsize)
         variable.whole = True
 

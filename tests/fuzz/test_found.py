@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from elk_ir.chips import Chip, load_chip
+from elk_ir.tools.elk import main
 from fuzz.builder import OPSET
 from fuzz.reference import Reference
 from fuzz.runner import Case, Tally, run_case
@@ -124,3 +126,31 @@ def test_norm_over_a_moved_axis_of_one() -> None:
         helper.make_node("LayerNormalization", ["s", "g"], ["y"], axis=-1, epsilon=0.01),
     ]
     agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+def test_the_smallest_of_one_int64() -> None:
+    """The neutral value of a minimum, 2^63 - 1, is no float64: what was filled in was -2^63."""
+    node = helper.make_node("ReduceMin", ["x", ""], ["y"], keepdims=0)
+    agrees(model_of([node], {"x": np.asarray([4])}, {"y": "int64"}), {"x": np.asarray([4])})
+    top = np.full(5, 2**63 - 1)
+    agrees(model_of([node], {"x": top}, {"y": "int64"}), {"x": top})
+
+
+ROWS = """
+func.func @main(%a: tensor<4x4xf32> {onnx.name = "a"}, %i: tensor<5xi64> {onnx.name = "i"},
+                %u: tensor<5x4xf32> {onnx.name = "u"}) -> (tensor<4x4xf32> {onnx.name = "r"}) {
+  %r = te.scatter(%a, %i, %u) <(r = 4, d = 4, u = 5 reduce), [(r, d), (u), (u, d)] -> [(r, d)]>
+    {rows = 0 : i64, update = #te<update set>}
+    : (tensor<4x4xf32>, tensor<5xi64>, tensor<5x4xf32>) -> tensor<4x4xf32> loc("op")
+  func.return %r : tensor<4x4xf32>
+}
+"""
+
+
+def test_more_rows_are_written_than_a_state_has(tmp_path: Path) -> None:
+    """Five rows into a state of four, one of them twice: the verifier refused the store."""
+    (tmp_path / "rows.mlir").write_text(ROWS, encoding="utf-8")
+    rows = {"a": normal(4, 4), "i": np.asarray([3, 0, 1, 3, 2]), "u": normal(5, 4)}
+    np.savez(tmp_path / "rows.npz", **rows)
+    command = ["verify", str(tmp_path / "rows.mlir"), "--chip", "test-16", "--policy", "basic"]
+    assert main([*command, "--inputs", str(tmp_path / "rows.npz")]) == 0
