@@ -24,7 +24,7 @@ def allocate_module(module: ModuleOp) -> Liveness:
         allocation = allocate(live.problem, require_fit=True)
     except CapacityError as error:
         if chip_of(module).hbm is not None:
-            error.suggest(ChipChanges(module, tables_of(module)))
+            error.suggest(ChipChanges(module, tables_of(module), error))
         raise
     violations = check(live.problem, allocation.offsets_bytes)
     assert not violations, f"the allocator broke its own rules: {violations[0]}"

@@ -18,12 +18,13 @@ from elk_ir.chips.chip import Chip
 from elk_ir.cost.device import device_model
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.icca.ops import ExecuteOp
-from elk_ir.errors import ChipError
+from elk_ir.errors import CapacityError, ChipError
 from elk_ir.memory.offsets import allocate
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_schedule_model import Tables
 from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of, set_plan
+from elk_ir.plan.buffers import PHASES
 from elk_ir.schedule.fit import DOUBLINGS, Found, least_count
 
 CHIP = "icca.chip"
@@ -35,6 +36,9 @@ ALLOCATION_S = 1.0
 BUDGET_S = 2.0
 """CPU time after which no other amount of SRAM, or number of cores, is tried; what is known by then
 is said."""
+
+LARGEST = 5
+"""Buffers that are listed."""
 
 ROUNDS = 4
 """Amounts of SRAM that are tried."""
@@ -90,12 +94,14 @@ def alone_bytes(module: ModuleOp, tables: Tables) -> int:
 class ChipChanges:
     """What to change of the chip, at least, so that a module fits that does not: a line each.
 
-    rebuild: the same model before scheduling on another chip, if it is at hand: what is too large
-    for a chip is cut into parts before it is planned, and on a larger chip it is not.
+    error: is told the largest buffers beside the operator that it names. rebuild: the same model
+    before scheduling on another chip, if it is at hand: what is too large for a chip is cut into
+    parts before it is planned, and on a larger chip it is not.
     """
 
     module: ModuleOp
     tables: Tables
+    error: CapacityError
     rebuild: Callable[[Chip], ModuleOp] | None = None
 
     @cached_property
@@ -110,6 +116,7 @@ class ChipChanges:
                 f"other plans: the smallest of every operator take {need:,} bytes (icca-schedule"
                 " chooses plans)"
             ]
+        self.error.largest = largest_buffers(self.module, self.tables, self.error.operator)
         sram = self.sram(need)
         unit, now = unit_of(chip)
         count = self.cores(now)
@@ -173,6 +180,25 @@ class ChipChanges:
 
         until = time.process_time() + BUDGET_S
         return least_count(now, fits_alone, fits, lambda: time.process_time() < until)
+
+
+def largest_buffers(module: ModuleOp, tables: Tables, operator: str) -> tuple[tuple[str, int], ...]:
+    """The largest of the buffers that are live when most bytes are while an operator executes, all
+    in their smallest plans and nothing ahead."""
+    bare = module.clone()
+    set_smallest_plans(bare, tables)
+    live = liveness(bare)
+    best: tuple[tuple[str, int], ...] = ()
+    for execute in executes(program_of(bare)):
+        base = live.times[execute] if execute.label.data == operator else None
+        for time_ in range(base, base + PHASES) if base is not None else ():
+            found = tuple(
+                (b.name, b.size_bytes)
+                for b in live.problem.buffers
+                if any(a <= time_ < z for a, z in b.intervals(live.problem.loops))
+            )
+            best = max(best, found, key=lambda group: sum(size for _, size in group))
+    return tuple(sorted(best, key=lambda entry: (-entry[1], entry[0]))[:LARGEST])
 
 
 def _how(found: Found) -> str:

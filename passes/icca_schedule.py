@@ -193,7 +193,7 @@ def schedule_by_name(
             module.attributes |= candidate.attributes
         return scheduling
     assert refusal is not None
-    refusal.suggest(ChipChanges(module, tables))
+    refusal.suggest(ChipChanges(module, tables, refusal))
     raise refusal
 
 

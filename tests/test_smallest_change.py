@@ -60,6 +60,8 @@ def test_more_sram_and_more_cores(base: str, usable: int) -> None:
             program = elk_ir.compile(MODEL, chip=changed, policy=policy)
             peak = program.report["sram_peak_bytes"]
             assert peak <= changed.usable_sram_per_core_bytes
+    # The buffers are those of the smallest plans, by name.
+    assert re.search(r"largest buffers:\n +[\d,]+ bytes  node_\w+\.\w+", text)
     assert "smaller" not in text.replace("smallest", "")
 
 

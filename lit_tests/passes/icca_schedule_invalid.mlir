@@ -7,8 +7,8 @@
 // would: they are computed, and tried where it says so.
 // CHECK: p: error: needs {{[0-9,]+}} bytes on each core, which has 61,440 ({{[0-9,]+}} too many)
 // CHECK-NEXT: largest buffers:
-// CHECK-NEXT: bytes  the operator's smallest plan
-// CHECK-NEXT: it would fit with one of these changes:
+// CHECK-NEXT: 131,072 bytes  p.preload1
+// CHECK: it would fit with one of these changes:
 // CHECK-NEXT: more SRAM: sram_per_core_bytes = {{[0-9,]+}} instead of 65,536 ({{[0-9,]+}} usable; tried)
 // CHECK-NEXT: more cores: {{[0-9]+}} instead of 16 (tried)
 
