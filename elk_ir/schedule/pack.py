@@ -24,6 +24,9 @@ from elk_ir.schedule.model import (
 SMALL = 1 / 256
 """Preloads below this part of the memory are counted, not placed: they fit into any gap."""
 
+STEPS = 64
+"""How often a preload is issued later before a schedule is given up."""
+
 Arc = tuple[int, int, int]
 """Bytes, the places as a bit mask, and the bytes below which it must end."""
 
@@ -93,13 +96,17 @@ def _first_fit(order: Sequence[Arc]) -> int:
 
 def addressed(program: Program, schedule: Schedule) -> Schedule | None:
     """`schedule` with preloads issued later, one at a time, until addresses are found: the one that
-    frees most bytes a second that it costs. None if the latest places do not suffice."""
+    frees most bytes a second that it costs. None if `STEPS` of them, or the latest places, do not
+    suffice."""
     over = overflow_bytes(program, schedule)
     time = evaluate(program, schedule).time_s if over else 0.0
-    while over > 0:
+    heavy = _heavy(program, schedule) if over else []
+    for _ in range(STEPS):
+        if over == 0:
+            break
         best: tuple[float, int, float, Schedule] | None = None
-        for j, op in enumerate(program.ops):
-            if not op.loads or schedule.issue[j] >= last_place(program, j):
+        for j in heavy:
+            if schedule.issue[j] >= last_place(program, j):
                 continue
             trial = delayed(program, schedule, j)
             left = overflow_bytes(program, trial)
@@ -112,8 +119,18 @@ def addressed(program: Program, schedule: Schedule) -> Schedule | None:
         if best is None:
             return None
         _, over, time, schedule = best
-    capacity = program.rules.capacity_bytes
-    return schedule if excess_bytes(program, schedule, capacity) <= 0 else None
+    fits = excess_bytes(program, schedule, program.rules.capacity_bytes) <= 0
+    return schedule if over == 0 and fits else None
+
+
+def _heavy(program: Program, schedule: Schedule) -> list[int]:
+    """The operators whose preloads are placed."""
+    least = int(SMALL * (program.addresses_bytes or 0))
+    return [
+        j
+        for j, (op, c) in enumerate(zip(program.ops, schedule.choice, strict=True))
+        if op.loads and int(op.table.preload_bytes[c]) > least
+    ]
 
 
 def delayed(program: Program, schedule: Schedule, j: int) -> Schedule:
