@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_CHIP = "test-64"
 
 OPTIONS = frozenset(
-    "chip target policy kv_capacity time_budget_s mapping quantize simulate host".split()
+    "chip target policy kv_capacity time_budget_s floats mapping quantize simulate host".split()
 )
 """Options that go to `elk_ir.compile`."""
 
