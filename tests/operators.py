@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+import numpy as np
+from helpers import random_array
 from hypothesis import strategies as st
 
 from elk_ir.dialects.types import tensor_type
@@ -67,6 +69,20 @@ class Case:
             f"func.func @main({args}) -> ({outs}) {{\n  {body}\n"
             f"  func.return {', '.join(returned)} : {', '.join(results)}\n}}\n"
         )
+
+    def arrays(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Values of the operands."""
+        return [
+            rng.integers(-self.integers, self.integers, shape)
+            if self.integers and dtype == I64
+            else np.asarray(random_array(rng, shape, dtype))
+            for shape, dtype in self.operands
+        ]
+
+    @property
+    def half(self) -> bool:
+        """Whether float16 takes part, which is compared less closely."""
+        return any(d == F16 for _, d in (*self.operands, *self.results))
 
 
 def _type(shape: tuple[int, ...], dtype: str) -> str:

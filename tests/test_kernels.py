@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import random_array, reference
+from helpers import reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operators import CASES, F32, I64, Case, plans
@@ -192,13 +192,7 @@ def test_split_like_whole(kind: str) -> None:
         op = operator_of(case)
         plan = data.draw(plans(op, CORES))
         rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
-        tensors = [
-            rng.integers(-case.integers, case.integers, shape)
-            if case.integers and dtype == I64
-            else np.asarray(random_array(rng, shape, dtype))
-            for shape, dtype in case.operands
-        ]
-        half = "float16" in [d for _, d in (*case.operands, *case.results)]
+        tensors = case.arrays(rng)
         for got, wanted in zip(
             Run(op, plan, tensors).results(), reference(op, tensors), strict=True
         ):
@@ -210,7 +204,7 @@ def test_split_like_whole(kind: str) -> None:
             np.testing.assert_allclose(
                 got.astype(np.float64) / scale,
                 wanted.astype(np.float64) / scale,
-                atol=2e-3 if half else 2e-5,
+                atol=2e-3 if case.half else 2e-5,
             )
 
     run()

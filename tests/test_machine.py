@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers import check_both_landings, lower, parse, random_array, reference, run_passes
+from helpers import check_both_landings, lower, parse, reference, run_passes
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from operators import CASES, plans
@@ -30,19 +30,13 @@ def check(data: st.DataObject, kind: str) -> None:
         set_plan(execute, data.draw(plans(execute.operator(), CORES)))
     lower(module)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
-    inputs = {}
-    for i, (shape, dtype) in enumerate(case.operands):
-        if case.integers and dtype == "int64":
-            inputs[f"a{i}"] = rng.integers(-case.integers, case.integers, shape)
-        else:
-            inputs[f"a{i}"] = random_array(rng, shape, dtype)
+    inputs = {f"a{i}": array for i, array in enumerate(case.arrays(rng))}
     wanted = reference(operator, list(inputs.values()))
-    half = "float16" in [d for _, d in (*case.operands, *case.results)]
     check_both_landings(
         module,
         inputs,
         {f"r{i}": w for i, w in enumerate(wanted)},
-        tolerance=2e-3 if half else 2e-5,
+        tolerance=2e-3 if case.half else 2e-5,
     )
 
 

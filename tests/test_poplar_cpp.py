@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpp_program import BuiltProgram, check_built, check_program, needs_compiler
-from helpers import Weights, lower, parse, planned, random_array, run_passes
+from helpers import Weights, lower, parse, planned, run_passes
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from operators import CASES, plans
@@ -269,14 +269,8 @@ def check_case(data: st.DataObject, kind: str, folder: Path) -> None:
         set_plan(execute, data.draw(plans(execute.operator(), 16)))
     lower(module)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
-    inputs = {}
-    for i, (shape, dtype) in enumerate(case.operands):
-        if case.integers and dtype == "int64":
-            inputs[f"a{i}"] = rng.integers(-case.integers, case.integers, shape)
-        else:
-            inputs[f"a{i}"] = random_array(rng, shape, dtype)
-    half = "float16" in [d for _, d in (*case.operands, *case.results)]
-    check_program(module, inputs, folder, tolerance=2e-3 if half else 2e-5)
+    inputs = {f"a{i}": array for i, array in enumerate(case.arrays(rng))}
+    check_program(module, inputs, folder, tolerance=2e-3 if case.half else 2e-5)
 
 
 # ---------------------------------------------------------------------- models
