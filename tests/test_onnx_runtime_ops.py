@@ -183,6 +183,56 @@ CASES = [
         outputs=3,
         label="past",
     ),
+    Case("Attention", [f(2, 5, 16), f(16, 48), f(48)], {"num_heads": 2}),
+    Case(
+        "Attention",
+        [f(2, 5, 16), f(16, 48), f(48), ints(5, 3)],
+        {"num_heads": 4, "unidirectional": 1, "scale": 0.3},
+        label="lengths, causal",
+    ),
+    Case(
+        "Attention",
+        [f(2, 3, 16), f(16, 48), f(48), None, f(2, 2, 4, 6, 4)],
+        {"num_heads": 4, "unidirectional": 1},
+        outputs=2,
+        label="past",
+    ),
+    Case(
+        "Attention",
+        [f(2, 3, 16), f(16, 48), f(48), None, None, f(2, 4, 3, 3)],
+        {"num_heads": 4},
+        label="additive",
+    ),
+    Case(
+        "Attention",
+        [f(2, 5, 16), f(16, 40), f(40), RNG.integers(0, 2, (2, 5)).astype(np.int32) | ints(1)],
+        {"num_heads": 2, "qkv_hidden_sizes": [16, 16, 8]},
+        constants=(1, 2),
+        label="sizes, padding",
+    ),
+    Case(
+        "DynamicQuantizeMatMul",
+        [f(2, 3, 16), RNG.integers(-64, 64, (16, 8)).astype(np.int8), f(8), None, f(8)],
+        constants=(1, 2, 4),
+        label="columns, bias",
+    ),
+    Case(
+        "DynamicQuantizeMatMul",
+        [f(5, 16), ints(*range(128), dtype="uint8").reshape(16, 8), f(1), ints(7, dtype="uint8")],
+        constants=(1, 2, 3),
+    ),
+    Case(
+        "MatMulIntegerToFloat",
+        [
+            ints(*range(48), dtype="uint8").reshape(3, 16),
+            RNG.integers(-64, 64, (16, 8)).astype(np.int8),
+            f(1),
+            f(8),
+            ints(9, dtype="uint8"),
+            RNG.integers(-5, 5, 8).astype(np.int8),
+            f(8),
+        ],
+    ),
     lstm(1, "int8", False, False),
     lstm(1, "int8", True, False, direction="reverse", input_forget=1),
     lstm(2, "uint8", False, True, clip=0.9),
@@ -264,7 +314,9 @@ def test_lowering(case: Case) -> None:
         agree(case, got[name], wanted)
 
 
-@pytest.mark.parametrize("op", ["MatMulNBits", "GroupQueryAttention", "DynamicQuantizeLSTM"])
+@pytest.mark.parametrize(
+    "op", ["MatMulNBits", "GroupQueryAttention", "DynamicQuantizeLSTM", "Attention"]
+)
 def test_on_the_machine(op: str) -> None:
     """The same, compiled for 16 cores and run on the virtual machine."""
     case = next(c for c in reversed(CASES) if c.op == op)

@@ -101,6 +101,25 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
     return [ValueType(query.elem, (batch, length, width)), *present]
 
 
+def _self_attention(node: Node) -> list[ValueType | None]:
+    x, weight, past = _type(node, 0), _shape(node, 1), _shape(node, 4)
+    if x is None or x.shape is None or weight is None or weight[1] is None:
+        return [None]
+    sizes = attribute(node, "qkv_hidden_sizes", None) or [weight[1] // 3] * 3
+    batch, length, _ = x.shape
+    heads = attribute(node, "num_heads")
+    rows = None if length is None else length + ((past[3] or 0) if past is not None else 0)
+    present = ValueType(x.elem, (2, batch, heads, rows, sizes[1] // heads))
+    return [ValueType(x.elem, (batch, length, sizes[2])), present]
+
+
+def _float_product(node: Node) -> list[ValueType | None]:
+    a, b = _shape(node, 0), _shape(node, 1)
+    if a is None or b is None or len(a) < 2 or len(b) != 2:
+        return [None]
+    return [ValueType(1, (*a[:-1], b[-1]))]
+
+
 def _lstm(node: Node) -> list[ValueType | None]:
     # R is (directions, hidden, 4 x hidden): transposed, unlike that of LSTM.
     x, recurrent = _type(node, 0), _shape(node, 2)
@@ -112,12 +131,15 @@ def _lstm(node: Node) -> list[ValueType | None]:
 
 
 _RULES: dict[str, Rule] = {
+    "Attention": _self_attention,
     "BiasGelu": _like(0),
+    "DynamicQuantizeMatMul": _float_product,
     "DynamicQuantizeLSTM": _lstm,
     "FastGelu": _like(0),
     "FusedMatMul": _matmul,
     "Gelu": _like(0),
     "GroupQueryAttention": _group_query_attention,
+    "MatMulIntegerToFloat": _float_product,
     "MatMulNBits": _matmul_nbits,
     "MultiHeadAttention": _multi_head_attention,
     "QuickGelu": _like(0),

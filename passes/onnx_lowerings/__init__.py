@@ -25,6 +25,7 @@ _FAMILIES = (
     "reductions",
     "resize",
     "runtime",
+    "runtime_products",
     "windows",
 )
 

@@ -308,6 +308,60 @@ def _multi_head(ctx: Context, node: Node) -> list[SSAValue | None]:
     return [result, k, v]
 
 
+@lowers("com.microsoft:Attention")
+def _self_attention(ctx: Context, node: Node) -> list[SSAValue | None]:
+    """Attention of the rows of (b, s, i) to each other and to a past (2, b, h, p, d): queries, keys
+    and values are one product with a weight (i, 3 h d), whose thirds may have other sizes."""
+    x, weight, bias = node.operand(0), node.operand(1), node.get(2)
+    if _flag(node, "do_rotary") or node.get(6) is not None:
+        raise Unsupported("rotary embedding, and a past that shares its buffer with the result")
+    heads, width = int(_number(node, "num_heads", 0)), shape_of(weight)[1]
+    sizes = [int(n) for n in node.attr("qkv_hidden_sizes") or [width // 3] * 3]
+    batch, count, inner = shape_of(x)
+    dtype = dtype_of_value(x)
+    domain = Domain()
+    (row,) = domain.parallel([batch * count], "m")
+    column, k = domain.add("n", width), domain.reduction("k", inner)
+    product = contract(
+        ctx,
+        domain,
+        [(moves.reshape(ctx, x, [batch * count, inner]), (row, k)), (weight, (k, column))],
+        ([batch * count, width], dtype, (row, column)),
+        None if bias is None else (lambda b, x, c: x + b.cast(c, x.dtype)),
+        [] if bias is None else [(bias, (column,))],
+    )
+    product = moves.reshape(ctx, product, [batch, count, width])
+    starts = (0, sizes[0], sizes[0] + sizes[1])
+    q, k_new, v_new = (
+        moves.slice_axis(ctx, product, 2, s, n) for s, n in zip(starts, sizes, strict=True)
+    )
+    new = [split_heads(ctx, k_new, heads), split_heads(ctx, v_new, heads)]
+    past = node.get(4)
+    if past is not None:
+        old = (moves.slice_axis(ctx, past, 0, i, 1) for i in range(2))
+        new = [
+            moves.concatenate(ctx, [moves.reshape(ctx, o, shape_of(past)[1:]), n], 2)
+            for o, n in zip(old, new, strict=True)
+        ]
+    key, value = new
+    keys, head, value_head = shape_of(key)[2], shape_of(key)[3], shape_of(value)[3]
+    visible: list[SSAValue] = []
+    if node.get(3) is not None:
+        visible.append(_padding(ctx, node.operand(3), batch, keys))
+    if _flag(node, "unidirectional"):
+        number = np.arange(count).reshape(-1, 1) + keys - count
+        visible.append(ctx.constant(np.arange(keys) <= number))
+    dims = Heads(batch, heads, 1, count, keys, head, value_head)
+    scale = _number(node, "scale", 0.0) or 1 / sqrt(head)
+    mask = _merged(ctx, visible, node.get(5))
+    result = attend(
+        ctx, q, key, value, mask, dims, scale=scale, softcap=None, flat=True, dtype=dtype
+    )
+    if not node.wants(1):
+        return [result, None]
+    return [result, moves.concatenate(ctx, [moves.unsqueeze(ctx, n, 0) for n in new], 0)]
+
+
 @lowers("com.microsoft:GroupQueryAttention")
 def _group_query(ctx: Context, node: Node) -> list[SSAValue | None]:
     """Causal attention to a cache of which each sequence has filled a part; rotary embedding,
