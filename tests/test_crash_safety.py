@@ -186,6 +186,35 @@ def test_ctrl_c_while_a_program_is_saved(
     assert len(calls) == 3 and contents(tmp_path) == {}
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (MemoryError(), 1, "error: out of memory"),
+        (RecursionError(), 1, "error: the input is nested too deeply"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("odd"), 1, "error: internal error: ValueError: odd"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else "",
+)
+def test_what_ends_a_command(
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.delenv("ELK_TRACEBACK", raising=False)
+    monkeypatch.setattr(elk.COMMANDS["chips"], "run", fail)
+    assert elk.main(["chips"]) == code
+    assert message in capsys.readouterr().err
+    monkeypatch.setattr(elk_opt.ElkOptMain, "run", fail)
+    assert elk_opt.main([SLICE]) == code
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("tool", ["elk", "elk_opt"])
 def test_full_standard_output(tool: str) -> None:
     """One message and exit code 1, also from what Python does at exit."""

@@ -393,6 +393,9 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
         # What is read reports its own errors: the disk of the output is full, say.
         _say(f"{TOOL}: error: {failed_output(error, tool and tool.args.output_file)}")
         return 1
+    except MemoryError:
+        _say(f"{TOOL}: error: out of memory")
+        return 1
     except RecursionError:
         _say(f"{TOOL}: error: {TOO_DEEP}")
         return 1
