@@ -21,6 +21,8 @@ from elk_ir.chips.sections import SECTIONS
 from elk_ir.errors import ChipError
 
 _FOLDER = Path(__file__).parent
+_MOST_CHARACTERS = 1 << 20
+"""Of a chip file. What it extends may be a device without an end."""
 _OPTIONAL = ("hbm", "energy", "northpole")
 
 
@@ -103,10 +105,13 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """A file's tables with everything it extends merged in."""
     where = path.name if path.parent == _FOLDER else str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ChipError(f"cannot read this chip file: {reason}", where=where) from None
+    if len(text) > _MOST_CHARACTERS:
+        raise ChipError(f"a chip file of more than {_MOST_CHARACTERS:,} characters", where=where)
     data = _parse(text, where)
     _locate_cost_model(data, path.parent)
     return _resolve(data, where, path.parent, (*seen, path.resolve()))

@@ -157,7 +157,10 @@ def _base_chip(folder: Path, name: str) -> Chip:
 @cache
 def _digest(model: Path) -> str:
     """SHA-256 of a model's file (weights in files of their own do not change its time)."""
+    from elk_ir.frontend.load import refuse_device
+
     try:
+        refuse_device(model)
         with model.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

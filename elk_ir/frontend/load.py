@@ -7,6 +7,7 @@ file beside it (external data), which need not exist.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ def load_model(source: Path | str | bytes, *, name: str | None = None) -> Loaded
     else:
         path = Path(source)
         try:
+            refuse_device(path)
             data = path.read_bytes()
         except FileNotFoundError:
             raise ModelError("no such file", where=str(source)) from None
@@ -104,6 +106,12 @@ def _parse(data: bytes, label: str) -> ModelProto:
             raise ModelError("the file is truncated: it holds no graph", where=label)
         raise ModelError("not an ONNX model", where=label)
     return proto
+
+
+def refuse_device(path: Path) -> None:
+    """Raises OSError for a device, which may have no end."""
+    if path.is_char_device() or path.is_block_device():
+        raise OSError(errno.EINVAL, "it is a device", str(path))
 
 
 def looks_like_onnx(data: bytes) -> bool:

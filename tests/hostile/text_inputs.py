@@ -185,6 +185,9 @@ def sweeps() -> Iterator[Hostile]:
         yield _sweep(name, changed)
     for number in range(100):
         yield _sweep(f"mutated {number}", mutated(SWEEP, number))
+    for name in ("/dev/zero", "/dev/null", ".", "../s.toml", "s.toml"):
+        yield _sweep(f"model {name}", SWEEP.replace("m.onnx", name))
+        yield _sweep(f"chip {name}", SWEEP.replace('"test-16"', f'"{name}"'))
     yield _sweep(
         "a huge grid",
         '[base]\nmodel = "m"\nchip = "c"\n[axes]\n'
