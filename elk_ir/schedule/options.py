@@ -184,7 +184,8 @@ def _table(
         for e, v in enumerate(resident):
             access = op.operands[v]
             held = np.broadcast_to(np.asarray(g.held(v)), rows.shape) * itemsize(access.dtype)
-            total = max(1, prod(access.shape) * itemsize(access.dtype))
+            # Of a tensor of which only a part is read (rows of a merged product), its holders send.
+            total = max(1, access.read_elements(op.extents) * itemsize(access.dtype))
             slice_s[e, rows] = held * byte_in[rows]
             spread[e, rows] = g.cores * held / total * byte_out[rows]
         before, behind, closing = turns(op, tuple(sources), cost, batch)
