@@ -56,10 +56,21 @@ def test_llama() -> None:
     [
         ("", "ends too early"),
         ("module {}", "expected `device_program"),
-        ('device_program @m chip "c" {\n  wrong\n}', "line 2"),
-        ('device_program @m chip "c" {\n  issue {\n    fly(op = 1)\n  }\n}', "line 3"),
         ('device_program @m chip "c" {\n  op x "a" map p {\n  }\n}', "line 2"),
         ('device_program @m chip "c" {\n', "ends too early"),
+        ('device_program @m chip "c" {\n  tensor @x\n}', "expected hbm, op or issue"),
+        (
+            'device_program @m chip "c" {\n  op 0 "a" map p {\n    x 4 bits at 0\n  }\n}',
+            "line 3: expected an operand or a buffer",
+        ),
+        (
+            'device_program @m chip "c" {\n  issue {\n    wait(op = 0)\n  }\n}',
+            "line 3: expected preload_async, execute, store_async or repeat",
+        ),
+        (
+            'device_program @m chip "c" {\n  issue {\n    repeat layer = x times 2 {\n',
+            "line 3: this is no line of a device program",
+        ),
     ],
 )
 def test_errors(text: str, message: str) -> None:
