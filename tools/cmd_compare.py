@@ -308,10 +308,12 @@ def _fields(
 
 
 def _period(frame: Frame) -> float | None:
-    """The time of one layer of the loop that runs most often, in its steady state."""
+    """The time of one layer of the loop that runs most often, in its steady state; of a loop that
+    never settles, the mean of its later half."""
     most = max(frame.inner, key=lambda entry: entry[1], default=None)
     if most is None or most[1] < 2:
-        return None
+        later = frame.inner[len(frame.inner) // 2 :]
+        return sum(entry[2] for entry in later) / len(later) if len(later) > 3 else None
     _, _, cycle, inner = most
     grouped = not inner.rows and len(inner.inner) > 1
     return cycle / len(inner.inner) if grouped else cycle
