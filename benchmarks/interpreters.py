@@ -1,13 +1,15 @@
 """Milliseconds of CPU time for one evaluation of a model: onnxruntime, ONNX's reference evaluator,
 our te level, and the virtual machine.
 
-    python benchmarks/interpreters.py [--chip test-64] [--repeat 5] [--csv FILE] [MODEL.onnx ...]
+    python benchmarks/interpreters.py [--chip test-64] [--seconds 0.3] [--csv FILE] [MODEL.onnx ...]
 
 Models without arguments: every one of ../shared/models/tiny, or the bundled ones where that is
 missing. Each runs in a process of its own, on one thread, on the inputs of the `.npz` beside it (or
-random ones); of `--repeat` runs after a first one that is not counted, the shortest is kept.
-Loading, compiling and making sessions and machines are not counted. Columns te/ref and vm/te are
-ratios; the aims are te/ref ≤ 1 (≤ 0.1 for convolutional models) and vm/te ≤ 20.
+random ones). Each evaluator runs once, and then at least five times and for `--seconds` of CPU
+time, from inputs to outputs; the shortest of these runs is kept. So what a session, a prepared
+module or a machine works out in its first run is not counted, nor are loading and compiling.
+Columns te/ref and vm/te are ratios; the aims are te/ref ≤ 1 (≤ 0.1 for convolutional models) and
+vm/te ≤ 20.
 """
 
 from __future__ import annotations
@@ -20,26 +22,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = ("onnxruntime", "reference", "te", "vm")
 
 
-def shortest_ms(prepare: Callable[[], Callable[[], object]], repeat: int) -> float:
-    """The least CPU milliseconds of some runs after a first one; preparing is not counted."""
-    prepare()()
-    times = []
-    for _ in range(repeat):
-        run = prepare()
+def shortest_ms(run: Callable[[], object], seconds: float) -> float:
+    """The least CPU milliseconds of the runs after a first one that fit into a time."""
+    run()
+    times: list[float] = []
+    while len(times) < 5 or sum(times) < seconds:
         start = time.process_time()
         run()
         times.append(time.process_time() - start)
     return min(times) * 1e3
 
 
-def measure(path: Path, chip: str, repeat: int) -> dict[str, object]:
+def inputs_beside(path: Path) -> Path | None:
+    """The file with the inputs of a model: of one with open dimensions the first of several."""
+    beside = [path.with_suffix(".npz"), *sorted(path.parent.glob(f"{path.stem}_b*.npz"))]
+    return next((p for p in beside if p.exists()), None)
+
+
+def measure(path: Path, chip: str, seconds: float) -> dict[str, object]:
     """Milliseconds by column; None with the reason where one can't evaluate the model."""
     import onnx
     import onnxruntime as ort
@@ -50,8 +57,8 @@ def measure(path: Path, chip: str, repeat: int) -> dict[str, object]:
     from elk_ir.numerics.te_eval import Evaluator
     from elk_ir.numerics.tensors import check_inputs, random_inputs, read_npz
 
-    npz = path.with_suffix(".npz")
-    inputs = read_npz(npz, "in/") if npz.exists() else {}
+    npz = inputs_beside(path)
+    inputs = read_npz(npz, "in/") if npz is not None else {}
     found: dict[str, object] = {"model": path.stem}
     try:
         program = compile_model(
@@ -72,29 +79,19 @@ def measure(path: Path, chip: str, repeat: int) -> dict[str, object]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
 
-    @cache
-    def session() -> ort.InferenceSession:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    def session() -> Callable[[], object]:
+        made = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return partial(made.run, None, inputs)
 
-    @cache
-    def reference() -> ReferenceEvaluator:
-        return ReferenceEvaluator(model)
-
-    def machine() -> Callable[[], object]:
-        made = program.interpreter()
-        made.fill(inputs)
-        return made.execute
-
-    te = Evaluator(program.module("te"), load_weight=weights.load)
-    runs: dict[str, Callable[[], Callable[[], object]]] = {
-        "onnxruntime": lambda: partial(session().run, None, inputs),
-        "reference": lambda: partial(reference().run, None, inputs),
-        "te": lambda: partial(te, inputs),
-        "vm": machine,
+    prepare: dict[str, Callable[[], Callable[[], object]]] = {
+        "onnxruntime": session,
+        "reference": lambda: partial(ReferenceEvaluator(model).run, None, inputs),
+        "te": lambda: partial(Evaluator(program.module("te"), load_weight=weights.load), inputs),
+        "vm": lambda: partial(program.run, inputs),
     }
-    for name, make in runs.items():
+    for name, make in prepare.items():
         try:
-            found[name] = shortest_ms(make, repeat)
+            found[name] = shortest_ms(make(), seconds)
         except ElkError as error:
             found[name], found["why"] = None, f"{name}: {str(error).splitlines()[0]}"
         except Exception as error:  # what other evaluators raise is a missing cell
@@ -124,12 +121,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--chip", default="test-64")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--one", action="store_true", help="measure in this process, print JSON")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(args.models[0], args.chip, args.repeat)))
+        print(json.dumps(measure(args.models[0], args.chip, args.seconds)))
         return
     shared = ROOT.parent / "shared" / "models" / "tiny"
     models = args.models or sorted(
@@ -140,7 +137,7 @@ def main() -> None:
     rows = []
     for model in models:
         command = [sys.executable, __file__, "--one", str(model)]
-        command += ["--chip", args.chip, "--repeat", str(args.repeat)]
+        command += ["--chip", args.chip, "--seconds", str(args.seconds)]
         run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if run.returncode:
             raise SystemExit(f"{model.name}: {run.stderr}")

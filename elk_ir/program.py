@@ -17,7 +17,7 @@ from elk_ir.errors import ElkError
 from elk_ir.extensions import universe
 from elk_ir.numerics.compare import coarsest
 from elk_ir.numerics.tensors import check_inputs
-from elk_ir.target import Landing, find_target
+from elk_ir.target import Landing, Runner, find_target
 from elk_ir.text import no_program, print_module, read_module, read_text
 from elk_ir.weight_source import WeightSource
 
@@ -51,6 +51,7 @@ class Program:
         self._levels, self.report, self.chip = dict(levels), report, chip
         self.source, self.signature = source, signature
         self._weights = WeightSource(source.base_dir, buffers=source.buffers)
+        self._runner: tuple[tuple[ModuleOp, WeightSource, Landing], Runner] | None = None
 
     @property
     def icca(self) -> ModuleOp:
@@ -116,11 +117,23 @@ class Program:
     def run_with(
         self, weights: WeightSource, inputs: Mapping[str, np.ndarray], *, landing: Landing = "late"
     ) -> dict[str, np.ndarray]:
-        """`run` with weights from a source that several programs share."""
+        """`run` with weights from a source that several programs share.
+
+        What was prepared is kept for the next run with the same weights and landing, as long as the
+        target's module is the same object: replace it, don't change it, after the first run.
+        """
         taken = check_inputs(inputs, self.signature.inputs)
-        outputs = find_target(self.target_name).run(
-            self.target, taken, chip=self.chip, weights=weights, landing=landing
-        )
+        key = (self.target, weights, landing)
+        # Taken out while it runs: another thread makes one of its own; and lost if the run fails.
+        kept, self._runner = self._runner, None
+        if kept is None or any(a is not b for a, b in zip(kept[0], key, strict=True)):
+            runner = find_target(self.target_name).runner(
+                self.target, chip=self.chip, weights=weights, landing=landing
+            )
+            kept = (key, runner)
+        outputs = kept[1](taken)
+        if weights.random_seed is None:  # random weights take memory as long as they are kept
+            self._runner = kept
         return shaped_outputs(outputs, self.signature)
 
     def simulate(self, chip: Chip | None = None) -> SimResult:

@@ -6,7 +6,8 @@ packages bring theirs as entry points of the group `elk_ir.targets` (docs/extend
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from elk_ir import extensions
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from elk_ir.weight_source import WeightSource
 
 Landing = Literal["early", "late"]
+
+Runner = Callable[["Mapping[str, np.ndarray]"], "dict[str, np.ndarray]"]
+"""From the inputs of a program to its outputs, by name."""
 
 DEFAULT_POLICY = "search"
 """The best scheduling policy that is implemented: the fastest programs over the graphs we have."""
@@ -104,6 +108,13 @@ class Target:
         """The outputs by name, computed by executing the target's IR; those of a state may come in
         its whole capacity. Raises ElkError for a program that breaks a rule of the machine."""
         raise UsageError(f"programs of target {self.name!r} can't be run here")
+
+    def runner(
+        self, module: ModuleOp, *, chip: Chip, weights: WeightSource, landing: Landing = "late"
+    ) -> Runner:
+        """`run` for many inputs, which may keep what does not depend on them. It is called by one
+        thread at a time."""
+        return partial(self.run, module, chip=chip, weights=weights, landing=landing)
 
     def simulate(self, module: ModuleOp, chip: Chip) -> SimResult:
         """How long a program takes on a chip. Raises ElkError."""

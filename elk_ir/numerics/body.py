@@ -88,8 +88,20 @@ def _wide(fn: ArrayFn) -> ArrayFn:
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     # exp of what is at most 0 never overflows: 1 / (1 + e) or e / (1 + e), without a choice.
-    e = np.exp(-np.abs(x))
-    return (np.exp(np.minimum(x, 0)) / (1 + e)).astype(x.dtype, copy=False)
+    zero, one = _zero_and_one(x.dtype)
+    if not x.ndim or x.dtype.kind != "f":
+        return np.asarray(np.exp(np.minimum(x, zero)) / (np.exp(-np.abs(x)) + one))
+    below, above = np.abs(x), np.minimum(x, zero)
+    np.exp(np.negative(below, out=below), out=below)
+    np.add(below, one, out=below)
+    np.exp(above, out=above)
+    return np.divide(above, below, out=above)
+
+
+@lru_cache(maxsize=64)
+def _zero_and_one(dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
+    # numpy takes such arrays in a third of the time that it takes for Python's numbers.
+    return np.zeros((), dtype), np.ones((), dtype)
 
 
 def _integer_div(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ Results may be views of operands: nothing writes to an array that it did not mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,6 +20,7 @@ from elk_ir.numerics.body import cast, dtype_of, prepared_body
 from elk_ir.numerics.kernels import ReduceKernel, run_whole
 from elk_ir.numerics.tiles import magnitude
 from elk_ir.numerics.views import (
+    GATHERED_ELEMENTS,
     Array,
     NoShortWayError,
     View,
@@ -34,16 +35,20 @@ from elk_ir.plan.domain import Access, Operator, Phase
 
 Prepared = Callable[[Sequence[Array]], list[Array]]
 
+KEPT_ELEMENTS = 1 << 16
+"""What is made of constant operands is kept up to this size."""
 
-def prepare(op: Operator) -> Prepared:
+
+def prepare(op: Operator, constant: Collection[int] = ()) -> Prepared:
     """The operator as a function from operands to results (arrays of the accesses' shapes).
 
-    The function must be called under `numpy.errstate(all="ignore")`.
+    `constant`: operands that are the same array with the same elements in every call. The function
+    must be called under `numpy.errstate(all="ignore")`.
     """
     make = _MAKERS.get(op.kind)
     if make is not None and 0 not in op.extents:
         try:
-            return make(op)
+            return make(op, constant)
         except NoShortWayError:
             pass
     return lambda tensors: run_whole(op, tensors)
@@ -56,12 +61,12 @@ def _results(op: Operator, target: Sequence[int]) -> Callable[[list[Array]], lis
     """From arrays over `target` (broadcasting) to the result tensors."""
     shape = tuple(op.extents[d] for d in target)
     makers = [_result(op, result, list(target)) for result in op.results]
-    types = [r.dtype for r in op.results]
+    types = [(dtype_of(r.dtype), r.dtype) for r in op.results]
 
     def run(outs: list[Array]) -> list[Array]:
         found = []
-        for out, dtype, make in zip(outs, types, makers, strict=True):
-            array = cast(out, dtype)
+        for out, (dtype, name), make in zip(outs, types, makers, strict=True):
+            array = out if out.dtype == dtype else cast(out, name)
             if array.shape != shape:
                 array = np.broadcast_to(array, shape)
             found.append(make(array))
@@ -102,21 +107,46 @@ def _result(op: Operator, result: Access, target: list[int]) -> View:
     return scatter
 
 
-def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Array]], list[Array]]:
+def _operands(
+    op: Operator, which: Sequence[int], target: Sequence[int], constant: Collection[int]
+) -> list[tuple[int, View]]:
+    """Some operands over `target`. Constant ones, like the bias of a convolution, are spread over
+    all of it once: numpy adds rows of equal length faster than it repeats a number in each."""
+    shape = tuple(op.extents[d] for d in target)
+    found: list[tuple[int, View]] = []
+    for v in which:
+        access = op.operands[v]
+        view = aligned(view_of(access, op.extents), sorted(access.dims), target)
+        if v in constant and prod(shape) <= KEPT_ELEMENTS:
+            view = _once(view, lambda a: np.ascontiguousarray(np.broadcast_to(a, shape)))
+        found.append((v, view))
+    return found
+
+
+def _once(view: View, then: View = lambda array: array) -> View:
+    """The view of what is constant, and what `then` makes of it: worked out in the first call."""
+    found: list[Array] = []
+
+    def run(tensor: Array) -> Array:
+        if not found:
+            found.append(then(view(tensor)))
+        return found[0]
+
+    return run
+
+
+def _epilogue(
+    op: Operator, dims: Sequence[int], constant: Collection[int]
+) -> Callable[[Array, Sequence[Array]], list[Array]]:
     """From a statistic over `dims` to the results, with the operands of the apply phase."""
     target = sorted(op.result_dims)
     first = ordered(list(dims), target)
-    others = [
-        (v, aligned(view_of(a, op.extents), sorted(a.dims), target))
-        for v, a in enumerate(op.operands)
-        if a.phase is Phase.APPLY
-    ]
+    late = [v for v, a in enumerate(op.operands) if a.phase is Phase.APPLY]
+    others = _operands(op, late, target, constant)
     body, results = prepared_body(op.param.get("epilogue")), _results(op, target)
 
     def run(stat: Array, tensors: Sequence[Array]) -> list[Array]:
-        values = [first(stat)]
-        values += [view(tensors[v]) for v, view in others]
-        return results(body(values))
+        return results(body([first(stat), *[view(tensors[v]) for v, view in others]]))
 
     return run
 
@@ -124,14 +154,17 @@ def _epilogue(op: Operator, dims: Sequence[int]) -> Callable[[Array, Sequence[Ar
 # ---------------------------------------------------------------------- kinds
 
 
-def _map(op: Operator) -> Prepared:
+def _map(op: Operator, constant: Collection[int]) -> Prepared:
     target = sorted(op.result_dims)
-    views = [aligned(view_of(a, op.extents), sorted(a.dims), target) for a in op.operands]
+    views = [v for _, v in _operands(op, range(len(op.operands)), target, constant)]
     body, results = prepared_body(op.param["body"]), _results(op, target)
+    if len(views) == 1:
+        (only,) = views
+        return lambda tensors: results(body([only(tensors[0])]))
     return lambda tensors: results(body([v(t) for v, t in zip(views, tensors, strict=True)]))
 
 
-def _contract(op: Operator) -> Prepared:
+def _contract(op: Operator, constant: Collection[int]) -> Prepared:
     stat = op.stats[0]
     local = [v for v, a in enumerate(op.operands) if a.phase is Phase.LOCAL]
     if len(local) != 2:
@@ -149,14 +182,26 @@ def _contract(op: Operator) -> Prepared:
         matrix_of(op.operands[v], op.extents, stat.dtype, zeros[v], order, shape)
         for v, order, shape in zip(local, product.orders, product.shapes, strict=True)
     )
-    (a, b), multiply = local, product.multiply(narrow=bound < 2**53)
-    finish = _epilogue(op, product.order)
+    narrow = bound < 2**53
+    if local[0] in constant:
+        first = _constant(first, product.shapes[0], narrow)
+    if local[1] in constant:
+        second = _constant(second, product.shapes[1], narrow)
+    (a, b), multiply = local, product.multiply(narrow=narrow)
+    finish = _epilogue(op, product.order, constant)
 
     def run(tensors: Sequence[Array]) -> list[Array]:
         made = multiply(first(tensors[a]), second(tensors[b]))
         return finish(made if made.dtype == dtype else made.astype(dtype), tensors)
 
     return run
+
+
+def _constant(matrix: View, shape: Sequence[int], narrow: bool) -> View:
+    """A constant factor, as the type in which it is multiplied: kept if that is no large copy."""
+    if prod(shape) > GATHERED_ELEMENTS:
+        return matrix
+    return _once(matrix, lambda array: array.astype(np.float64) if narrow else array)
 
 
 def _largest(dtype: str, zero: float | None) -> int:
@@ -183,14 +228,18 @@ class _Product:
 
     def multiply(self, *, narrow: bool = False) -> Callable[[Array, Array], Array]:
         """The product of two matrices. Integers are exact, as in `tiles.contract`; `narrow`: no sum
-        of theirs leaves the 53 bits of a float64."""
+        of theirs leaves the 53 bits of a float64, which the product then is."""
         shape, inner = self.shape, max(1, self.inner)
 
         def run(left: Array, right: Array) -> Array:
             dtype = left.dtype
+            if narrow:
+                left = left.astype(np.float64, copy=False)
+                right = right.astype(np.float64, copy=False)
+                return np.matmul(left, right).reshape(shape)
             if dtype.kind not in "iu":
                 return np.matmul(left, right).reshape(shape)
-            if narrow or magnitude(left) * magnitude(right) * inner < 2**53:
+            if magnitude(left) * magnitude(right) * inner < 2**53:
                 left, right = left.astype(np.float64), right.astype(np.float64)
             return np.matmul(left, right).astype(dtype, copy=False).reshape(shape)
 
@@ -233,12 +282,12 @@ def _product(
     return _Product(swap, (left_order, right_order), (left_shape, right_shape), ni, order, shape)
 
 
-def _reduce(op: Operator) -> Prepared:
+def _reduce(op: Operator, constant: Collection[int]) -> Prepared:
     stat = op.stats[0]
     dims = sorted(op.operands[0].dims)
     gone = tuple(i for i, d in enumerate(dims) if d not in stat.dims)
     kept = [d for d in dims if d in stat.dims]
-    view, finish = view_of(op.operands[0], op.extents, stat.dtype), _epilogue(op, kept)
+    view, finish = view_of(op.operands[0], op.extents, stat.dtype), _epilogue(op, kept, constant)
     fn, dtype = ReduceKernel.FUNCTIONS[op.param["combiner"]], dtype_of(stat.dtype)
     if kept != [d for d in stat.dims if d in kept]:
         raise NoShortWayError
@@ -272,7 +321,7 @@ def _over_rows(op: Operator) -> tuple[View, list[int], tuple[int, ...]]:
     return view_of(access, op.extents, stat.dtype), dims, axes
 
 
-def _softmax(op: Operator) -> Prepared:
+def _softmax(op: Operator, constant: Collection[int]) -> Prepared:
     view, dims, axes = _over_rows(op)
     results, log = _results(op, dims), bool(op.param.get("log"))
 
@@ -286,7 +335,7 @@ def _softmax(op: Operator) -> Prepared:
     return run
 
 
-def _normalize(op: Operator) -> Prepared:
+def _normalize(op: Operator, constant: Collection[int]) -> Prepared:
     view, dims, axes = _over_rows(op)
     others = [
         (v, aligned(view_of(a, op.extents), sorted(a.dims), dims))
@@ -314,7 +363,7 @@ def _normalize(op: Operator) -> Prepared:
     return run
 
 
-def _concat(op: Operator) -> Prepared:
+def _concat(op: Operator, constant: Collection[int]) -> Prepared:
     """Each operand from where it starts to where the next one does, as `kernels.ConcatKernel`."""
     d, dims = op.param["dim"], list(range(len(op.dims)))
     (result,) = op.results
@@ -353,7 +402,7 @@ def _begun(access: Access, d: int, start: int) -> Access:
     return replace(access, axes=axes)
 
 
-def _attention(op: Operator) -> Prepared:
+def _attention(op: Operator, constant: Collection[int]) -> Prepared:
     top, _, out = op.stats
     (kv,) = op.reductions
     score_dims = [*top.dims, kv]
@@ -372,7 +421,7 @@ def _attention(op: Operator) -> Prepared:
     if len(op.operands) > 3 and not masked:
         raise NoShortWayError
     mask_of = _masks(op, score_dims) if masked else None
-    finish = _epilogue(op, out_order)
+    finish = _epilogue(op, out_order, constant)
     cap = op.param.get("softcap")
     scale = np.asarray(op.param["scale"], dtype=dtype_of(top.dtype))
     shape = tuple(op.extents[d] for d in score_dims)
@@ -415,7 +464,7 @@ def _masks(op: Operator, score_dims: Sequence[int]) -> Callable[[Array, Array], 
     return run
 
 
-_MAKERS: dict[str, Callable[[Operator], Prepared]] = {
+_MAKERS: dict[str, Callable[[Operator, Collection[int]], Prepared]] = {
     "attention": _attention,
     "concat": _concat,
     "contract": _contract,

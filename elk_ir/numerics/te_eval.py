@@ -225,7 +225,7 @@ class Evaluator:
         raise UsageError(f"{op.name} is not an operation of te", where="te evaluation")
 
     def _structured(self, op: StructuredOp) -> _Step:
-        run = prepare(op.operator())
+        run = prepare(op.operator(), [v for v, a in enumerate(op.ins) if self._is_constant(a)])
         ins, outs = self._places(op.ins), self._places(op.outs)
         if len(outs) == 1:
             (out,) = outs
@@ -240,6 +240,16 @@ class Evaluator:
                 frame[out] = array
 
         return step
+
+    def _is_constant(self, value: SSAValue) -> bool:
+        """Whether a value is a weight, the same one each time."""
+        from elk_ir.dialects.te.structure import LoadOp
+
+        load = value.owner
+        if not isinstance(load, LoadOp):
+            return False
+        source = self.globals[load.source.string_value()]
+        return source.value is not None and source.stack is None
 
     def _repeat(self, op: RepeatOp) -> _Step:
         body = self._block(op.body.block)

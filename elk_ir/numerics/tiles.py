@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Protocol
 
@@ -193,6 +193,9 @@ def place(into: np.ndarray, values: np.ndarray, dims: Sequence[int], target: Seq
 
 Step = Callable[[], object]
 
+LONG_RUN = 16
+"""From this many elements in a row on, numpy copies windows faster than it picks elements."""
+
 
 @dataclass(frozen=True)
 class Points:
@@ -201,6 +204,9 @@ class Points:
     view: np.ndarray
     dims: list[int]
     steps: tuple[Step, ...] = ()
+    picks: tuple[np.ndarray, np.ndarray] | None = None
+    """Of windows: the block that they are of, (cores, elements), and the element of it (the same on
+    every core) that lies at each point, (dims…)."""
 
     def now(self) -> np.ndarray:
         """The array, after its steps."""
@@ -228,13 +234,24 @@ def points(tile: Tile, v: int, block: np.ndarray, dtype: str | None = None) -> P
     """The block of operand v, one axis a dimension, as `dtype`."""
     access = tile.op.operands[v]
     dims = sorted(access.dims)
-    if dtype is None or block.dtype == dtype_of(dtype):
-        return Points(expand(block, access, tile.size), dims)
-    made = np.empty(block.shape, dtype_of(dtype))
-    view = expand(made, access, tile.size)
+    made = block
+    steps: tuple[Step, ...] = ()
+    if dtype is not None and block.dtype != dtype_of(dtype):
+        made = np.empty(block.shape, dtype_of(dtype))
+        steps = (partial(_cast_into, made, block),)
+    picks = None
+    if any(len(a.terms) > 1 for a in access.axes) and 0 not in block.shape:
+        numbers = np.arange(prod(block.shape[1:])).reshape(1, *block.shape[1:])
+        index = expand(numbers, access, tile.size)[0]
+        picks = (made.reshape(len(made), -1), index)
+    return Points(expand(made, access, tile.size), dims, steps, picks)
+
+
+def _cast_into(made: np.ndarray, block: np.ndarray) -> None:
     if made.dtype == np.bool_:
-        return Points(view, dims, (lambda: np.not_equal(block, 0, out=made),))
-    return Points(view, dims, (lambda: np.copyto(made, block, casting="unsafe"),))
+        np.not_equal(block, 0, out=made)
+    else:
+        np.copyto(made, block, casting="unsafe")
 
 
 def reduction_points(
@@ -271,7 +288,20 @@ def _merged(bound: Points, order: Sequence[int], shape: tuple[int, ...], wide: b
         if merged.size == 0 or np.may_share_memory(merged, moved):
             return Points(merged, [], bound.steps)
     made = np.empty(moved.shape, np.float64 if wide else moved.dtype)
-    return Points(made.reshape(shape), [], (*bound.steps, lambda: np.copyto(made, moved)))
+    if bound.picks is not None and moved.shape[-1] < LONG_RUN:
+        block, index = bound.picks
+        wanted, flat = index.transpose(order).reshape(-1), made.reshape(len(made), -1)
+        if wide:
+            step = partial(_take_wide, flat, block, wanted)
+        else:
+            step = partial(block.take, wanted, axis=1, out=flat, mode="clip")
+    else:
+        step = partial(np.copyto, made, moved)
+    return Points(made.reshape(shape), [], (*bound.steps, step))
+
+
+def _take_wide(made: np.ndarray, block: np.ndarray, index: np.ndarray) -> None:
+    np.copyto(made, block.take(index, axis=1))
 
 
 def _summed(bound: Points, gone: Sequence[int]) -> Points:

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from elk_ir.numerics.body import cast, dtype_of
+from elk_ir.numerics.tiles import LONG_RUN
 from elk_ir.plan.domain import Access
 
 Array = np.ndarray
@@ -102,9 +103,6 @@ def windows_of(access: Access, shape: Sequence[int], extents: tuple[int, ...]) -
 GATHERED_ELEMENTS = 1 << 18
 """Matrices of windows up to this size have a buffer, and an index of 8 bytes an element."""
 
-LONG_RUN = 16
-"""From this many elements in a row on, numpy copies windows faster than it picks elements."""
-
 
 def matrix_of(
     access: Access,
@@ -173,14 +171,20 @@ def gathered(
             return made
 
         return copied
-    wanted = replace(access, dtype="int64")
-    numbers = np.arange(block.size).reshape(extent)
-    index = windows_of(wanted, extent, extents)(numbers).transpose(order).reshape(shape)
-    flat = block.reshape(-1)
+    # Elements are picked from the tensor in a row, with one more behind it for those outside.
+    count = prod(access.shape)
+    numbers = np.full(extent, count)
+    numbers[outer] = np.arange(count).reshape(access.shape)[inner]
+    counted = windows_of(replace(access, dtype="int64"), extent, extents)
+    index = counted(numbers).transpose(order).reshape(shape)
+    row = np.full(count + 1, neutral, element) - shift
+    tail = row[:count].reshape(access.shape)
 
     def picked(tensor: Array) -> Array:
-        fill(tensor)
-        return flat.take(index, out=made, mode="clip")
+        tail[...] = tensor
+        if zero:
+            np.subtract(tail, shift, out=tail)
+        return row.take(index, out=made, mode="clip")
 
     return picked
 
@@ -201,8 +205,5 @@ def ordered(dims: Sequence[int], target: Sequence[int]) -> View:
         raise NoShortWayError
     order = tuple(dims.index(d) for d in target if d in dims)
     straight = order == tuple(range(len(order)))
-
-    def moved(array: Array) -> Array:
-        return array if straight else array.transpose(order)
-
+    moved: View = (lambda array: array) if straight else (lambda array: array.transpose(order))
     return aligned(moved, [d for d in target if d in dims], target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from elk_ir.numerics.body import dtype_of
 from elk_ir.numerics.states import entering, leaving
 from elk_ir.numerics.tensors import nearest
 from elk_ir.plan.domain import Operator
-from elk_ir.targets.ipu.machine import Sram, TrapError, Variable, written_word
+from elk_ir.targets.ipu.machine import Counters, Sram, TrapError, Variable, written_word
 from elk_ir.targets.ipu.routes import Landed, Route, Routes, Stored, boxes, landed, route, stored
 from elk_ir.targets.ipu.transfers import as_runs, batches_between
 from elk_ir.targets.ipu.vertex import Vertex
@@ -61,18 +62,9 @@ class _Transfer:
     store: bool
 
 
-@dataclass
-class Counters:
-    """Bytes moved by a run, as a check of conservation."""
-
-    hbm_read_bytes: int = 0
-    hbm_written_bytes: int = 0
-    exchanged_bytes: int = 0
-    vertices: int = 0
-
-
 class Interpreter:
-    """One run of a program: `Interpreter(module, load).run(inputs)`.
+    """A program that is prepared once and runs many times: `Interpreter(module, load).run(inputs)`.
+    The module may not change in between.
 
     load: gives the value of a weight, of the stacked shape where it has a stack: an array, or rows
     that are read when they are copied.
@@ -93,7 +85,8 @@ class Interpreter:
         filled: Mapping[str, int] | None = None,
     ):
         self.load, self.landing = load, landing
-        self.filled: dict[str, int] = dict(filled or {})
+        self._filled = dict(filled or {})
+        self.filled: dict[str, int] = {}
         self.appended: dict[str, int] = {}
         self.counters = Counters()
         self.remotes: dict[str, ipu.RemoteOp] = {}
@@ -140,8 +133,9 @@ class Interpreter:
     # ------------------------------------------------------------------ running
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The graph's outputs by name. Raises ElkError for wrong inputs, TrapError for a program
-        that breaks the machine's rules."""
+        """The graph's outputs by name; each run starts from the same weights and from the states
+        that `inputs` give. Raises ElkError for wrong inputs, TrapError for a program that breaks
+        the machine's rules."""
         self.fill(inputs)
         self.execute()
         return self.outputs()
@@ -149,11 +143,15 @@ class Interpreter:
     def fill(self, inputs: Mapping[str, np.ndarray], *, again: bool = False) -> None:
         """Put weights, states and inputs into HBM; `again`: only the inputs that are given, what
         else there is stays."""
+        if not again:
+            self.filled, self.appended = dict(self._filled), {}
         for name, op in self.remotes.items():
             state = op.axis is not None and op.length is not None
             if state and op.length is not None:
                 self.filled.setdefault(name, op.length.value.data)
             given = any(n.data in inputs for n in op.inputs or ())
+            if name in self.hbm and op.kind.data is HbmKind.WEIGHT:
+                continue
             if not again or (op.kind.data is HbmKind.INPUT and given):
                 self.hbm[name] = self._fill(op, inputs)
 
@@ -168,8 +166,11 @@ class Interpreter:
         self.hbm[source], self.hbm[target] = self.hbm[target], self.hbm[source]
 
     def execute(self) -> None:
-        """Run the program once on what is in HBM; states grow by what it appends."""
+        """Run the program once on what is in HBM, from an SRAM of which nothing is written; states
+        grow by what it appends."""
         assert self.program is not None
+        self.sram.clear()
+        self.queue, self.storing = [], []
         for name, extra in self.appended.items():
             self.filled[name] += extra
         self.appended = {}
@@ -184,6 +185,15 @@ class Interpreter:
             self._block(self.program.body.block)
         for transfer in list(self.queue):
             self._flush(transfer)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of SRAM, with its shadow, and of what lies in HBM."""
+        hbm = 0
+        for op in self.remotes.values():
+            shape, dtype = shape_dtype(op.type)
+            hbm += op.layers * prod(shape) * dtype_of(dtype).itemsize
+        return 2 * self.sram.cores * self.sram.stride + hbm
 
     def _length(self, state: str) -> int:
         """Entries of a state that the program reads at most."""

@@ -25,6 +25,16 @@ class TrapError(ElkError):
 
 
 @dataclass
+class Counters:
+    """Bytes moved by a run, as a check of conservation."""
+
+    hbm_read_bytes: int = 0
+    hbm_written_bytes: int = 0
+    exchanged_bytes: int = 0
+    vertices: int = 0
+
+
+@dataclass
 class Variable:
     """A variable and its view of the SRAM: (cores, slots…, block…)."""
 
@@ -122,6 +132,12 @@ class Sram:
         first, used = variable.offset // size, variable.layout.elements
         count = used * variable.view.dtype.itemsize // size
         return self.words(size)[: variable.layout.cores, first : first + count]
+
+    def clear(self) -> None:
+        """Nothing is written, no variable is live: what a program starts from."""
+        self.written[...] = False
+        for v in self.variables.values():
+            v.live, v.in_flight, v.killed_by, v.touched, v.whole = False, False, None, False, False
 
     # ------------------------------------------------------------------ rules
 

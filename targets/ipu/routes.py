@@ -17,7 +17,7 @@ import numpy as np
 from xdsl.ir import Operation
 
 from elk_ir.plan.layout import Layout
-from elk_ir.plan.moves import moves
+from elk_ir.plan.moves import moves, row_major
 from elk_ir.plan.rows import unique_rows
 from elk_ir.targets.ipu.machine import WORDS, Sram, Variable, written_word
 
@@ -90,11 +90,42 @@ def boxes(layout: Layout, limit: tuple[int, int] | None) -> tuple[Box, ...]:
 @lru_cache(maxsize=1024)
 def elements_of(layout: Layout, limit: tuple[int, int] | None = None) -> np.ndarray:
     """(cores, elements): the element of the tensor that lies at each place, -1 for none."""
-    tensor = np.arange(prod(layout.shape)).reshape(layout.shape)
-    found = np.full((layout.cores, *layout.slots, *layout.block_shape), -1)
-    for cores, where, source, target in boxes(layout, limit):
-        found[(cores, *where, *target)] = tensor[source]
+    rank, lead = len(layout.axes), layout.origins.ndim - 1
+    bounds = _limited(layout, limit)
+    inside = layout.held.reshape(*layout.held.shape, *[1] * rank)
+    element = np.zeros((1,) * (lead + rank), dtype=np.int64)
+    for j, (block, stride) in enumerate(
+        zip(layout.block_shape, row_major(layout.shape), strict=True)
+    ):
+        axis = [block if i == j else 1 for i in range(rank)]
+        lo, hi, origin = (
+            a.reshape(*a.shape, *[1] * rank)
+            for a in (bounds[..., j, 0], bounds[..., j, 1], layout.origins[..., j])
+        )
+        position = origin + np.arange(block).reshape(axis)
+        inside = inside & (position >= lo) & (position < hi)
+        element = element + position * stride
+    found = np.where(inside, element, -1)
     return found.reshape(layout.cores, -1)
+
+
+def _limited(layout: Layout, limit: tuple[int, int] | None) -> np.ndarray:
+    """The bounds of a layout, of which nothing lies behind the limit."""
+    if limit is None:
+        return layout.bounds
+    bounds = layout.bounds.copy()
+    bounds[..., limit[0], 1] = np.minimum(bounds[..., limit[0], 1], limit[1])
+    return bounds
+
+
+def _volume(layout: Layout, limit: tuple[int, int] | None) -> int:
+    """Elements of the distinct boxes of a tensor that a layout holds."""
+    held = _limited(layout, limit)[layout.held]
+    if not layout.axes:
+        return min(1, len(held))
+    distinct, _ = unique_rows(held.reshape(len(held), -1))
+    sizes = distinct.reshape(len(distinct), -1, 2)
+    return int(np.maximum(sizes[..., 1] - sizes[..., 0], 0).prod(axis=1).sum())
 
 
 def is_small(*layouts: Layout) -> bool:
@@ -125,7 +156,7 @@ class Landed:
             self.view[...] = found
         else:
             self.memory[self.targets] = found
-        np.bitwise_or(self.shadow, self.pattern, out=self.shadow)
+        self.shadow[...] = self.pattern  # nothing has been written since the copy began
 
 
 def landed(sram: Sram, variable: Variable, limit: tuple[int, int] | None) -> Landed | None:
@@ -153,12 +184,6 @@ def landed(sram: Sram, variable: Variable, limit: tuple[int, int] | None) -> Lan
         bool((held == (elements_of(layout) >= 0)).all()),
         item * _volume(layout, limit),
     )
-
-
-def _volume(layout: Layout, limit: tuple[int, int] | None) -> int:
-    """Elements of the distinct boxes of a tensor that a layout holds."""
-    found = {tuple((s.start, s.stop) for s in source) for _, _, source, _ in boxes(layout, limit)}
-    return sum(prod(hi - lo for lo, hi in box) for box in found)
 
 
 @dataclass(frozen=True)
@@ -209,7 +234,8 @@ def stored(sram: Sram, variable: Variable) -> Stored | None:
 
 @dataclass(frozen=True)
 class Route:
-    """A change of layout on chip: words of all cores' memory, by number, into a variable."""
+    """A change of layout on chip: words of all cores' memory, by number, into a variable; `fresh`:
+    one of which nothing is written yet."""
 
     memory: np.ndarray
     view: np.ndarray
@@ -218,6 +244,7 @@ class Route:
     needed: np.ndarray
     shadow: np.ndarray
     pattern: np.ndarray
+    fresh: bool
     complete: bool
     exchanged_bytes: int
 
@@ -228,7 +255,10 @@ class Route:
             self.view[...] = found
         else:
             self.memory[self.targets] = found
-        np.bitwise_or(self.shadow, self.pattern, out=self.shadow)
+        if self.fresh:
+            self.shadow[...] = self.pattern
+        else:
+            np.bitwise_or(self.shadow, self.pattern, out=self.shadow)
 
 
 def route(
@@ -266,6 +296,7 @@ def route(
         needed,
         target.flat()[1],
         _pattern(covered, item),
+        axis is None,
         axis is None and bool((covered | (elements_of(target.layout) < 0)).all()),
         int(np.count_nonzero(s_core != t_core)) * item,
     )

@@ -10,9 +10,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from elk_ir.chips import Chip
 from elk_ir.sim import SimResult
-from elk_ir.target import Landing, Target
+from elk_ir.target import Landing, Runner, Target
 from elk_ir.targets.ipu.interpreter import Interpreter
 from elk_ir.weight_source import WeightSource
+
+KEPT_MACHINE_BYTES = 256 << 20
+"""A machine whose memories are larger than this is not kept between runs."""
 
 
 class IpuTarget(Target):
@@ -53,6 +56,23 @@ class IpuTarget(Target):
         landing: Landing = "late",
     ) -> dict[str, np.ndarray]:
         return self.machine(module, chip=chip, weights=weights, landing=landing).run(inputs)
+
+    def runner(
+        self, module: ModuleOp, *, chip: Chip, weights: WeightSource, landing: Landing = "late"
+    ) -> Runner:
+        """Runs on one machine, if that is not too large to be kept."""
+        kept: list[Interpreter] = []
+
+        def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            machine = kept.pop() if kept else None
+            if machine is None:
+                machine = self.machine(module, chip=chip, weights=weights, landing=landing)
+            outputs = machine.run(inputs)
+            if machine.held_bytes <= KEPT_MACHINE_BYTES:
+                kept.append(machine)
+            return outputs
+
+        return run
 
     def simulate(self, module: ModuleOp, chip: Chip) -> SimResult:
         from elk_ir.targets.ipu.timeline import simulate_module
