@@ -12,12 +12,13 @@ block is laid out with the strides of a full one, so an address does not depend 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from elk_ir.plan.expr import CORE, Expr, const
+from elk_ir.plan.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,14 @@ class Layout:
         """Elements that every core reserves: slots x block, padding included."""
         return prod(self.slots) * prod(self.block_shape)
 
-    @cached_property
+    @property
     def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
-        return _evaluate_boxes(self)
+        known = self.__dict__.get("small")
+        if known is None:
+            known = _evaluate_boxes(self)
+            if known[1].nbytes <= SMALL_BYTES:
+                self.__dict__["small"] = known
+        return known
 
     @property
     def origins(self) -> np.ndarray:
@@ -109,7 +115,15 @@ class Layout:
         return bool((extent == np.asarray(self.block_shape, dtype=np.int64)).all())
 
 
-@lru_cache(maxsize=4096)
+SMALL_BYTES = 1 << 16
+"""Bounds that a layout keeps itself. Those of two rings on thousands of cores have 200 MB."""
+
+
+def _nbytes(boxes: tuple[np.ndarray, np.ndarray]) -> int:
+    return boxes[0].nbytes + boxes[1].nbytes
+
+
+@kept(1 << 28, _nbytes)
 def _evaluate_boxes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     rank = len(layout.axes)
     cores = np.arange(layout.cores, dtype=np.int64)

@@ -138,7 +138,8 @@ class Resources:
         factor = net.exchange_overhead_factor
         if span > chip.cores_per_chip:
             factor *= net.exchange_span_factor
-        source, target = traffic.source.values, traffic.target.values
+        source = traffic.source.values.astype(np.int64)
+        target = traffic.target.values.astype(np.int64)
         size = traffic.size_bytes.values.astype(np.float64)
         through = traffic.ingress + traffic.egress
         parts = {

@@ -9,6 +9,7 @@ from elk_ir.sim.flows import Coflow, Resources, share
 from elk_ir.sim.timeline import Exchange, Preload, Store
 
 _CACHED = 4096
+_CACHED_BYTES = 1 << 28
 
 
 class Machine:
@@ -17,7 +18,8 @@ class Machine:
     def __init__(self, chip: Chip):
         self.resources = Resources(chip)
         self.coflows: dict[object, Coflow] = {}
-        self.rates: dict[tuple[int, int], tuple[float, float]] = {}
+        self.rates: dict[tuple[int, int], tuple[Coflow, Coflow, tuple[float, float]]] = {}
+        self.bytes = 0
 
     def coflow(self, event: Preload | Store | Exchange) -> Coflow:
         """The coflow of an event's transfer."""
@@ -27,9 +29,12 @@ class Machine:
             key = (event.delivery, isinstance(event, Store))
         found = self.coflows.get(key)
         if found is None:
-            if len(self.coflows) >= _CACHED:
+            if isinstance(event, Exchange):
+                self.bytes += event.traffic.nbytes
+            if len(self.coflows) >= _CACHED or self.bytes > _CACHED_BYTES:
                 self.coflows.clear()
                 self.rates.clear()
+                self.bytes = 0
             if isinstance(event, Exchange):
                 found = self.resources.exchange(event.traffic, event.span)
             elif isinstance(event, Store):
@@ -45,12 +50,14 @@ class Machine:
         if net.preload_network == "separate":
             return 1.0 / transfer.alone_s, 1.0 / exchange.alone_s
         key = (id(transfer), id(exchange))
-        if key not in self.rates:
-            self.rates[key] = share(transfer.seconds, exchange.seconds, net.transfer_sharing)
-        return self.rates[key]
+        found = self.rates.get(key)
+        if found is None or found[0] is not transfer or found[1] is not exchange:
+            rates = share(transfer.seconds, exchange.seconds, net.transfer_sharing)
+            found = self.rates[key] = transfer, exchange, rates
+        return found[2]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def machine_of(chip: Chip) -> Machine:
     """The machine of a chip."""
     return Machine(chip)

@@ -17,6 +17,7 @@ from elk_ir.cost.model import CostModel
 from elk_ir.cost.shapes import block_elements, itemsize, multiply_adds, volume
 from elk_ir.plan.domain import Operator, Phase
 from elk_ir.plan.expr import Expr
+from elk_ir.plan.kept import kept
 from elk_ir.plan.layout import Layout
 from elk_ir.sim.timeline import Delivery, Traffic, Vector
 from elk_ir.sim.transfers import transfers
@@ -31,14 +32,22 @@ def traffic_of(
     moving = ~own & (size_bytes > 0)
     return Traffic(
         cores,
-        Vector(source[moving].astype(np.int64)),
-        Vector(target[moving].astype(np.int64)),
+        Vector(source[moving].astype(np.int32)),
+        Vector(target[moving].astype(np.int32)),
         Vector(size_bytes[moving].astype(np.int64)),
         Vector(local),
     )
 
 
-@lru_cache(maxsize=1024)
+KEPT_BYTES = 1 << 29
+"""Of changes of layout: those of one large program, which has many with millions of transfers."""
+
+
+def _nbytes(traffic: Traffic) -> int:
+    return traffic.nbytes
+
+
+@kept(KEPT_BYTES, _nbytes)
 def reshard_traffic(
     cores: int, source: Layout, target: Layout, item_bytes: int, axis: int | None, start: int
 ) -> Traffic:
@@ -55,7 +64,7 @@ def shift_traffic(cores: int, used: int, mapping: Expr, step: int, size_bytes: i
     return traffic_of(cores, sender, core, np.full(used, size_bytes, dtype=np.int64))
 
 
-@lru_cache(maxsize=1024)
+@kept(KEPT_BYTES // 2, _nbytes)
 def merged_traffic(parts: tuple[Traffic, ...]) -> Traffic:
     """Several patterns in one phase."""
     if len(parts) == 1:

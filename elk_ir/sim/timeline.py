@@ -56,9 +56,9 @@ class Vector:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes from core to core. `source`, `target` and `size_bytes` (int64) list the transfers, a
-    core never sending to itself; `local_bytes` is what each of `cores` cores moves within its own
-    memory."""
+    """Bytes from core to core. `source`, `target` (int32) and `size_bytes` (int64) list the
+    transfers, a core never sending to itself; `local_bytes` is what each of `cores` cores moves
+    within its own memory."""
 
     cores: int
     source: Vector
@@ -75,6 +75,12 @@ class Traffic:
     def egress(self) -> np.ndarray:
         """Bytes out of each core: float64 (cores,)."""
         return np.bincount(self.source.values, self.size_bytes.values, minlength=self.cores)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this description takes."""
+        vectors = (self.source, self.target, self.size_bytes, self.local_bytes)
+        return sum(vector.values.nbytes for vector in vectors)
 
     @cached_property
     def total_bytes(self) -> int:
