@@ -28,7 +28,7 @@ from elk_ir.explore.run import Claims, explore
 from elk_ir.explore.store import Row, Store
 from elk_ir.explore.sweep import Sweep, Times, load_sweep, sweep_from_toml
 from elk_ir.explore.table import flat, on_front, pivot
-from elk_ir.explore.task import dispatch_order, tasks_of
+from elk_ir.explore.task import Task, dispatch_order, tasks_of
 from elk_ir.tools.elk import main
 
 BASE = '[base]\nmodel = "m.onnx"\nchip = "test-16"\n'
@@ -277,6 +277,40 @@ def test_two_runs_share_a_file(folder: Path, finished: Path, tmp_path: Path) -> 
         run.join()
     assert [run.exitcode for run in runs] == [0, 0]
     assert content(path) == content(finished)
+
+
+def test_points_of_a_machine_go_to_the_process_that_has_it(tmp_path: Path) -> None:
+    def point(n: int, group: str, bandwidth: int, policy: str) -> Task:
+        settings = {"chip": "c", "bandwidth": bandwidth, "policy": policy}
+        return Task(f"{n}", n, settings, "m", None, group)
+
+    policies = ("basic", "static", "search")
+    machines = (("a", 1), ("a", 2), ("b", 3))
+    tasks = [
+        point(3 * k + n, group, bandwidth, policy)
+        for k, (group, bandwidth) in enumerate(machines)
+        for n, policy in enumerate(policies)
+    ]
+    store = Store(tmp_path / "c.sqlite")
+    store.begin()
+    claims = Claims(store, tasks)
+    one = claims.next()
+    two = claims.next(None, [one] if one else [])
+    assert one and two
+    assert (one.position, two.position) == (0, 6)  # another group, not the next point
+    taken = {1: [one], 2: [two]}
+    for k in (2, 2, 1, 2, 2, 1, 1, 1):
+        other = taken[3 - k][-1]
+        task = claims.next(taken[k][-1], [other])
+        if task is not None:
+            taken[k].append(task)
+    # The second helps with the group of the first, but not with the machine that it is on.
+    assert [t.position for t in taken[2]] == [6, 7, 8, 5, 3]
+    assert [t.position for t in taken[1]] == [0, 1, 2]
+    last = claims.next(taken[2][-1], [])
+    assert last is not None and last.position == 4
+    assert claims.next(taken[2][-1], []) is None
+    store.close()
 
 
 def _count(path: Path, mode: str = "ro") -> int:
