@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
+from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
@@ -180,7 +181,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
     return array
 
 
-def nearest(value: float, dtype: np.dtype) -> np.generic:
+def nearest(value: float, dtype: np.dtype) -> Any:
     """`value` as an element of a type: of an integer type, its largest or smallest one where a
     float64 (which has no 2^63 - 1) lies beyond it."""
     if dtype.kind in "iu":
