@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -59,17 +60,19 @@ def schedule_module(
     tables: Tables | None = None,
     retries: bool = False,
     bare_fits: bool = False,
+    ask: bool = True,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
     What tensors that live across operators take is found by allocating, and charged in another
     round. If then there is room but are no addresses, schedules of loops are first asked to have
     some in the scheduler's own model (`elk_ir.schedule.pack`), with a margin that grows with what
-    the allocator still lacks; only where that leads nowhere, bytes are held back from every
-    operator. Those rounds overshoot, and less held back is not always faster or harder to place, so
-    a policy that `retries` then tries amounts between the last two. The module records the bytes
-    held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some amount then leads to
-    addresses. Raises CapacityError.
+    the allocator still lacks; where that leads nowhere (or with `ask` off), bytes are held back
+    from every operator. Those rounds overshoot, and less held back is not always faster or harder
+    to place, so a policy that `retries` then tries amounts between the last two; it also holds
+    bytes back where asking has led to addresses, and the faster schedule is kept. The module
+    records the bytes held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some
+    amount then leads to addresses. Raises CapacityError.
     """
     capacity = chip_of(module).usable_sram_per_core_bytes
     tables = tables or tables_of(module)
@@ -111,6 +114,22 @@ def schedule_module(
                     continue
                 if other.time_s < scheduling.time_s and _has_addresses(other.module, capacity):
                     scheduling = other
+            if retries and margins.addresses_bytes is not None:
+                rest = module.clone()
+                with suppress(CapacityError):
+                    other = schedule_module(
+                        rest,
+                        policy,
+                        keep_plans=keep_plans,
+                        tables=tables,
+                        retries=True,
+                        bare_fits=bare_fits,
+                        ask=False,
+                    )
+                    if other.time_s < scheduling.time_s:
+                        _replace_body(module, rest)
+                        module.attributes |= rest.attributes
+                        return other
             _replace_body(module, scheduling.module)
             held = IntegerAttr(scheduling.slack_bytes, i64)
             module.attributes["icca.schedule_slack_bytes"] = held
@@ -121,7 +140,7 @@ def schedule_module(
         known = [max(a, b) for a, b in zip(resident, found, strict=True)]
         # The live bytes fit, their addresses do not.
         excess = allocation.height_bytes - capacity
-        if known == resident and not margins.grows(excess, scheduling):
+        if known == resident and not (ask and margins.grows(excess, scheduling)):
             before = slack
             slack += max(8, excess, late * capacity // ROUNDS)
         resident = known
