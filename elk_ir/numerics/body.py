@@ -270,38 +270,3 @@ def prepared_body(body: Body | None) -> Callable[[Sequence[np.ndarray]], list[np
         return [values[r] for r in body.results]
 
     return run
-
-
-def compose(producer: Body, consumer: Body, position: int) -> Body:
-    """`consumer` with its input `position` replaced by `producer`'s only result.
-
-    Inputs of the new body: the consumer's without `position`, then the producer's.
-    """
-    assert len(producer.results) == 1
-    kept = consumer.inputs - 1
-    inputs = kept + producer.inputs
-    produced = {i: kept + i for i in range(producer.inputs)}
-    instrs: list[Instr] = []
-    for i, instr in enumerate(producer.instrs):
-        args = tuple(produced[a] for a in instr.args)
-        instrs.append(Instr(instr.op, args, instr.value, instr.dtype))
-        produced[producer.inputs + i] = inputs + len(instrs) - 1
-    mapping = {i: i - (i > position) for i in range(consumer.inputs) if i != position}
-    mapping[position] = produced[producer.results[0]]
-    for i, instr in enumerate(consumer.instrs):
-        args = tuple(mapping[a] for a in instr.args)
-        instrs.append(Instr(instr.op, args, instr.value, instr.dtype))
-        mapping[consumer.inputs + i] = inputs + len(instrs) - 1
-    return Body(inputs, tuple(instrs), tuple(mapping[r] for r in consumer.results))
-
-
-def deduplicate_inputs(body: Body, same_as: Sequence[int]) -> Body:
-    """`body` with input i read as input `same_as[i]` (<= i); the kept inputs are renumbered."""
-    kept = [i for i, s in enumerate(same_as) if s == i]
-    mapping = {i: kept.index(same_as[i]) for i in range(body.inputs)}
-    instrs: list[Instr] = []
-    for i, instr in enumerate(body.instrs):
-        args = tuple(mapping[a] for a in instr.args)
-        instrs.append(Instr(instr.op, args, instr.value, instr.dtype))
-        mapping[body.inputs + i] = len(kept) + len(instrs) - 1
-    return Body(len(kept), tuple(instrs), tuple(mapping[r] for r in body.results))

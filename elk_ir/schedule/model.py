@@ -530,11 +530,6 @@ def occupied(program: Program, schedule: Schedule) -> list[int]:
     return [a + b for a, b in zip(own, held, strict=True)]
 
 
-def occupied_bytes(program: Program, schedule: Schedule, i: int) -> int:
-    """Bytes in use at the peak of execute i."""
-    return occupied(program, schedule)[i]
-
-
 def excess_bytes(program: Program, schedule: Schedule, capacity_bytes: int) -> int:
     """The most by which a schedule exceeds `capacity_bytes`; at most 0 if it fits."""
     return max(occupied(program, schedule), default=0) - capacity_bytes

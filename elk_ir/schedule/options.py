@@ -278,11 +278,6 @@ def _controller_bytes(g: Geometry, strides: np.ndarray, v: int, chip: Chip) -> n
     return np.minimum(here, kept * np.minimum(ranks, pieces)) * piece
 
 
-def resident_operands(sources: Sequence[Source]) -> list[int]:
-    """The operands that `slice_s` and `spread` speak of, in order."""
-    return [v for v, s in enumerate(sources) if s is Source.RESIDENT]
-
-
 def plan_table(
     op: Operator, plan: Plan, chip: Chip, sources: Sequence[Source], cost: CostModel
 ) -> Table:

@@ -292,20 +292,35 @@ def _multi_head(ctx: Context, node: Node) -> list[SSAValue | None]:
     if node.get(6) is not None:
         k = moves.concatenate(ctx, [node.operand(6), k], 2)
         v = moves.concatenate(ctx, [node.operand(7), v], 2)
+    result = _attended(ctx, node, q, k, v, (batch, heads, queries), padding=4)
+    return [result, k, v]
+
+
+def _attended(
+    ctx: Context,
+    node: Node,
+    q: SSAValue,
+    k: SSAValue,
+    v: SSAValue,
+    sizes: tuple[int, int, int],
+    *,
+    padding: int,
+) -> SSAValue:
+    """Attention of (batch, heads, queries) over k and v, masked by operand `padding` of a node, by
+    its `unidirectional`, and by its operand 5, a bias."""
+    batch, heads, queries = sizes
     keys, head, value_head = shape_of(k)[2], shape_of(k)[3], shape_of(v)[3]
     visible: list[SSAValue] = []
-    if node.get(4) is not None:
-        visible.append(_padding(ctx, node.operand(4), batch, keys))
+    if node.get(padding) is not None:
+        visible.append(_padding(ctx, node.operand(padding), batch, keys))
     if _flag(node, "unidirectional"):
         row = np.arange(queries).reshape(-1, 1) + keys - queries
         visible.append(ctx.constant(np.arange(keys) <= row))
     dims = Heads(batch, heads, 1, queries, keys, head, value_head)
     scale = _number(node, "scale", 0.0) or 1 / sqrt(head)
     mask = _merged(ctx, visible, node.get(5))
-    result = attend(
-        ctx, q, k, v, mask, dims, scale=scale, softcap=None, flat=True, dtype=dtype_of_value(q)
-    )
-    return [result, k, v]
+    dtype = dtype_of_value(q)
+    return attend(ctx, q, k, v, mask, dims, scale=scale, softcap=None, flat=True, dtype=dtype)
 
 
 @lowers("com.microsoft:Attention")
@@ -344,19 +359,7 @@ def _self_attention(ctx: Context, node: Node) -> list[SSAValue | None]:
             for o, n in zip(old, new, strict=True)
         ]
     key, value = new
-    keys, head, value_head = shape_of(key)[2], shape_of(key)[3], shape_of(value)[3]
-    visible: list[SSAValue] = []
-    if node.get(3) is not None:
-        visible.append(_padding(ctx, node.operand(3), batch, keys))
-    if _flag(node, "unidirectional"):
-        number = np.arange(count).reshape(-1, 1) + keys - count
-        visible.append(ctx.constant(np.arange(keys) <= number))
-    dims = Heads(batch, heads, 1, count, keys, head, value_head)
-    scale = _number(node, "scale", 0.0) or 1 / sqrt(head)
-    mask = _merged(ctx, visible, node.get(5))
-    result = attend(
-        ctx, q, key, value, mask, dims, scale=scale, softcap=None, flat=True, dtype=dtype
-    )
+    result = _attended(ctx, node, q, key, value, (batch, heads, count), padding=3)
     if not node.wants(1):
         return [result, None]
     return [result, moves.concatenate(ctx, [moves.unsqueeze(ctx, n, 0) for n in new], 0)]
