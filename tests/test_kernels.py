@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import reference
@@ -11,6 +13,8 @@ from operators import CASES, F32, I64, Case, plans
 from sharded import Run
 
 from elk_ir.dialects.te.interface import StructuredOp
+from elk_ir.numerics.compiled import prepare
+from elk_ir.numerics.kernels import run_whole
 from elk_ir.plan.domain import Operator
 
 CORES = 12
@@ -206,5 +210,33 @@ def test_split_like_whole(kind: str) -> None:
                 wanted.astype(np.float64) / scale,
                 atol=2e-3 if case.half else 2e-5,
             )
+
+    run()
+
+
+@pytest.mark.parametrize("kind", ["element_scatter", "scatter", "top_k"])
+def test_prepared_to_the_bit(kind: str) -> None:
+    """Prepared for whole tensors, kinds that follow indices give the very numbers of their
+    definition: with indices that repeat, count from the end or are out of range, and with an index
+    that is the same in every run while the rest changes."""
+
+    @settings(max_examples=60, derandomize=True, deadline=None, database=None)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(ALL[kind])
+        case = replace(case, integers=case.integers + data.draw(st.integers(0, 2)))
+        op = operator_of(case)
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+        first, second = case.arrays(rng), case.arrays(rng)
+        kept = [1] if len(first) > 1 and data.draw(st.booleans()) else []
+        for v in kept:
+            second[v] = first[v]
+        prepared = prepare(op, kept)
+        assert prepared.__qualname__.startswith("prepare_"), "no short way"
+        with np.errstate(all="ignore"):
+            for tensors in (first, second):
+                for got, wanted in zip(prepared(tensors), run_whole(op, tensors), strict=True):
+                    assert got.dtype == wanted.dtype
+                    np.testing.assert_array_equal(got, wanted)
 
     run()

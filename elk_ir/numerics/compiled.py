@@ -17,26 +17,25 @@ from math import prod
 import numpy as np
 
 from elk_ir.numerics.body import cast, dtype_of, prepared_body
+from elk_ir.numerics.compiled_indexing import prepare_scatter, prepare_topk
 from elk_ir.numerics.kernels import ReduceKernel, run_whole
 from elk_ir.numerics.tiles import magnitude
 from elk_ir.numerics.views import (
     GATHERED_ELEMENTS,
+    KEPT_ELEMENTS,
     Array,
     NoShortWayError,
+    Prepared,
     View,
     aligned,
     gathered,
     matrix_of,
+    once,
     ordered,
+    results_of,
     view_of,
-    windows_of,
 )
 from elk_ir.plan.domain import Access, Operator, Phase
-
-Prepared = Callable[[Sequence[Array]], list[Array]]
-
-KEPT_ELEMENTS = 1 << 16
-"""What is made of constant operands is kept up to this size."""
 
 
 def prepare(op: Operator, constant: Collection[int] = ()) -> Prepared:
@@ -54,57 +53,7 @@ def prepare(op: Operator, constant: Collection[int] = ()) -> Prepared:
     return lambda tensors: run_whole(op, tensors)
 
 
-# ---------------------------------------------------------------------- bodies and results
-
-
-def _results(op: Operator, target: Sequence[int]) -> Callable[[list[Array]], list[Array]]:
-    """From arrays over `target` (broadcasting) to the result tensors."""
-    shape = tuple(op.extents[d] for d in target)
-    makers = [_result(op, result, list(target)) for result in op.results]
-    types = [(dtype_of(r.dtype), r.dtype) for r in op.results]
-
-    def run(outs: list[Array]) -> list[Array]:
-        found = []
-        for out, (dtype, name), make in zip(outs, types, makers, strict=True):
-            array = out if out.dtype == dtype else cast(out, name)
-            if array.shape != shape:
-                array = np.broadcast_to(array, shape)
-            found.append(make(array))
-        return found
-
-    return run
-
-
-def _result(op: Operator, result: Access, target: list[int]) -> View:
-    """From an array over `target` to a result: its dimensions in another order and merged, or
-    written to where the access says."""
-    shape = tuple(result.shape)
-    if sorted(result.dims) != target or result.block_shape(op.extents) != shape:
-        raise NoShortWayError
-    if any(a.offset or any(k < 0 for _, k in a.terms) for a in result.axes):
-        raise NoShortWayError
-    order: list[int] = []
-    merged = True
-    for axis in result.axes:
-        inner = 1
-        digits = sorted(axis.terms, key=lambda term: term[1])
-        for d, k in digits:
-            merged &= k == inner
-            inner *= op.extents[d]
-        order += [target.index(d) for d, _ in reversed(digits)]
-    if merged and len(order) == len(target):
-        axes = tuple(order)
-        if axes == tuple(range(len(axes))):
-            return lambda array: array.reshape(shape)
-        return lambda array: array.transpose(axes).reshape(shape)
-    dtype, windows = dtype_of(result.dtype), windows_of(result, shape, op.extents)
-
-    def scatter(array: Array) -> Array:
-        made = np.zeros(shape, dtype)
-        windows(made)[...] = array
-        return made
-
-    return scatter
+# ---------------------------------------------------------------------- operands and epilogues
 
 
 def _operands(
@@ -118,21 +67,9 @@ def _operands(
         access = op.operands[v]
         view = aligned(view_of(access, op.extents), sorted(access.dims), target)
         if v in constant and prod(shape) <= KEPT_ELEMENTS:
-            view = _once(view, lambda a: np.ascontiguousarray(np.broadcast_to(a, shape)))
+            view = once(view, lambda a: np.ascontiguousarray(np.broadcast_to(a, shape)))
         found.append((v, view))
     return found
-
-
-def _once(view: View, then: View = lambda array: array) -> View:
-    """The view of what is constant, and what `then` makes of it: worked out in the first call."""
-    found: list[Array] = []
-
-    def run(tensor: Array) -> Array:
-        if not found:
-            found.append(then(view(tensor)))
-        return found[0]
-
-    return run
 
 
 def _epilogue(
@@ -143,7 +80,7 @@ def _epilogue(
     first = ordered(list(dims), target)
     late = [v for v, a in enumerate(op.operands) if a.phase is Phase.APPLY]
     others = _operands(op, late, target, constant)
-    body, results = prepared_body(op.param.get("epilogue")), _results(op, target)
+    body, results = prepared_body(op.param.get("epilogue")), results_of(op, target)
 
     def run(stat: Array, tensors: Sequence[Array]) -> list[Array]:
         return results(body([first(stat), *[view(tensors[v]) for v, view in others]]))
@@ -157,7 +94,7 @@ def _epilogue(
 def _map(op: Operator, constant: Collection[int]) -> Prepared:
     target = sorted(op.result_dims)
     views = [v for _, v in _operands(op, range(len(op.operands)), target, constant)]
-    body, results = prepared_body(op.param["body"]), _results(op, target)
+    body, results = prepared_body(op.param["body"]), results_of(op, target)
     if len(views) == 1:
         (only,) = views
         return lambda tensors: results(body([only(tensors[0])]))
@@ -201,7 +138,7 @@ def _constant(matrix: View, shape: Sequence[int], narrow: bool) -> View:
     """A constant factor, as the type in which it is multiplied: kept if that is no large copy."""
     if prod(shape) > GATHERED_ELEMENTS:
         return matrix
-    return _once(matrix, lambda array: array.astype(np.float64) if narrow else array)
+    return once(matrix, lambda array: array.astype(np.float64) if narrow else array)
 
 
 def _largest(dtype: str, zero: float | None) -> int:
@@ -323,7 +260,7 @@ def _over_rows(op: Operator) -> tuple[View, list[int], tuple[int, ...]]:
 
 def _softmax(op: Operator, constant: Collection[int]) -> Prepared:
     view, dims, axes = _over_rows(op)
-    results, log = _results(op, dims), bool(op.param.get("log"))
+    results, log = results_of(op, dims), bool(op.param.get("log"))
 
     def run(tensors: Sequence[Array]) -> list[Array]:
         array = view(tensors[0])
@@ -342,7 +279,7 @@ def _normalize(op: Operator, constant: Collection[int]) -> Prepared:
         for v, a in enumerate(op.operands)
         if v
     ]
-    results, rms = _results(op, dims), op.param["form"] == "rms"
+    results, rms = results_of(op, dims), op.param["form"] == "rms"
     affine, round_to = op.param["affine"], op.param.get("round_to")
     epsilon = np.asarray(op.param["epsilon"], dtype=dtype_of(op.stats[0].dtype))
     count = prod(op.extents[dims[i]] for i in axes)
@@ -382,7 +319,7 @@ def _concat(op: Operator, constant: Collection[int]) -> Prepared:
             parts.append((view, (*[slice(None)] * d, slice(start, end))))
         else:
             parts.append((lambda tensor: tensor[:0], (slice(0, 0),)))
-    results, dtype = _results(op, dims), dtype_of(result.dtype)
+    results, dtype = results_of(op, dims), dtype_of(result.dtype)
 
     def run(tensors: Sequence[Array]) -> list[Array]:
         made = np.empty(op.extents, dtype)
@@ -471,5 +408,7 @@ _MAKERS: dict[str, Callable[[Operator, Collection[int]], Prepared]] = {
     "map": _map,
     "normalize": _normalize,
     "reduce": _reduce,
+    "scatter": prepare_scatter,
     "softmax": _softmax,
+    "topk": prepare_topk,
 }

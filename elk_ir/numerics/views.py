@@ -1,4 +1,4 @@
-"""Views of whole operands for operators that are prepared once (`compiled`).
+"""Views of whole operands and results for operators that are prepared once (`compiled`).
 
 A `View` is a function from a tensor to its elements at every point of an iteration domain; what it
 needs beyond the tensor is worked out when it is made.
@@ -14,10 +14,16 @@ import numpy as np
 
 from elk_ir.numerics.body import cast, dtype_of
 from elk_ir.numerics.tiles import LONG_RUN
-from elk_ir.plan.domain import Access
+from elk_ir.plan.domain import Access, Operator
 
 Array = np.ndarray
 View = Callable[[Array], Array]
+
+Prepared = Callable[[Sequence[Array]], list[Array]]
+"""A whole operator, from operands to results."""
+
+KEPT_ELEMENTS = 1 << 16
+"""What is made of constant operands is kept up to this size."""
 
 
 class NoShortWayError(Exception):
@@ -207,3 +213,68 @@ def ordered(dims: Sequence[int], target: Sequence[int]) -> View:
     straight = order == tuple(range(len(order)))
     moved: View = (lambda array: array) if straight else (lambda array: array.transpose(order))
     return aligned(moved, [d for d in target if d in dims], target)
+
+
+def once(view: View, then: View = lambda array: array) -> View:
+    """The view of what is constant, and what `then` makes of it: worked out in the first call."""
+    found: list[Array] = []
+
+    def run(tensor: Array) -> Array:
+        if not found:
+            found.append(then(view(tensor)))
+        return found[0]
+
+    return run
+
+
+# ---------------------------------------------------------------------- results
+
+
+def results_of(op: Operator, target: Sequence[int]) -> Callable[[list[Array]], list[Array]]:
+    """From arrays over `target` (broadcasting) to the result tensors."""
+    shape = tuple(op.extents[d] for d in target)
+    makers = [_result(op, result, list(target)) for result in op.results]
+    types = [(dtype_of(r.dtype), r.dtype) for r in op.results]
+
+    def run(outs: list[Array]) -> list[Array]:
+        found = []
+        for out, (dtype, name), make in zip(outs, types, makers, strict=True):
+            array = out if out.dtype == dtype else cast(out, name)
+            if array.shape != shape:
+                array = np.broadcast_to(array, shape)
+            found.append(make(array))
+        return found
+
+    return run
+
+
+def _result(op: Operator, result: Access, target: list[int]) -> View:
+    """From an array over `target` to a result: its dimensions in another order and merged, or
+    written to where the access says."""
+    shape = tuple(result.shape)
+    if sorted(result.dims) != target or result.block_shape(op.extents) != shape:
+        raise NoShortWayError
+    if any(a.offset or any(k < 0 for _, k in a.terms) for a in result.axes):
+        raise NoShortWayError
+    order: list[int] = []
+    merged = True
+    for axis in result.axes:
+        inner = 1
+        digits = sorted(axis.terms, key=lambda term: term[1])
+        for d, k in digits:
+            merged &= k == inner
+            inner *= op.extents[d]
+        order += [target.index(d) for d, _ in reversed(digits)]
+    if merged and len(order) == len(target):
+        axes = tuple(order)
+        if axes == tuple(range(len(axes))):
+            return lambda array: array.reshape(shape)
+        return lambda array: array.transpose(axes).reshape(shape)
+    dtype, windows = dtype_of(result.dtype), windows_of(result, shape, op.extents)
+
+    def scatter(array: Array) -> Array:
+        made = np.zeros(shape, dtype)
+        windows(made)[...] = array
+        return made
+
+    return scatter
