@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from elk_ir.compiler import context
+
 ROOT = Path(__file__).parent.parent
 FREE_OF_IR = ("plan", "cost", "memory", "schedule", "sim", "northpole")
+OWN_DIALECTS = ("te", "icca", "ipu", "northpole")
 BLOCKED = """
 import importlib, sys
 class Blocker:
@@ -41,6 +45,24 @@ def test_every_module_says_what_it_is_for() -> None:
         text = file.read_text()
         assert not text.strip() or text.lstrip().startswith('"""'), f"{file.name}: no docstring"
         assert text.count("\n") <= 620, f"{file.name}: {text.count(chr(10))} lines"
+
+
+def test_a_lit_test_names_every_operation_and_attribute() -> None:
+    """Of our own dialects: attributes by their full names, as `#te.domain<` or `#te<combiner`."""
+    folder = ROOT / "lit_tests"
+    text = "".join(p.read_text(errors="replace") for p in folder.rglob("*.mlir"))
+    known = context()
+    for dialect in OWN_DIALECTS:
+        known.load_registered_dialect(dialect)
+    missing: list[str] = []
+    for dialect in known.loaded_dialects:
+        if dialect.name in OWN_DIALECTS:
+            missing += [op.name for op in dialect.operations if op.name not in text]
+            for attr in dialect.attributes:
+                name = attr.name.removeprefix(f"{dialect.name}.")
+                if not re.search(rf"[#!]{dialect.name}[.<]{name}\b", text):
+                    missing.append(attr.name)
+    assert not missing
 
 
 def modules(folder: str) -> list[Path]:
