@@ -7,7 +7,7 @@ several times its SRAM otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -33,6 +33,10 @@ KEPT_MASK_BYTES = 1 << 20
 """Masks up to this size are kept between steps and runs; larger ones are computed again."""
 
 Blocks = Sequence[tuple[Variable, tuple[int | slice, ...]]]
+_Arrays = Sequence[np.ndarray]
+
+_NOTHING = np.zeros(0)
+"""What a kernel gets for an operand of its other phase."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,19 @@ class _Places:
     ins: Blocks
     stats: Blocks
     outs: Blocks
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of some cores that a vertex reads or writes: its shadow, which of its elements count
+    (None: all of them), and what stands for the others."""
+
+    variable: Variable
+    slots: tuple[int | slice, ...]
+    view: np.ndarray
+    shadow: np.ndarray
+    mask: np.ndarray | None
+    neutral: np.ndarray
 
 
 class Machine(Protocol):
@@ -154,11 +171,14 @@ class Vertex:
             if self.phase is VertexPhase.COMBINE:
                 self.combine(tile, key, cores, places.ins, places.stats)
                 continue
-            blocks = self.operands(tile, key, cores, places.ins)
+            blocks = [
+                _NOTHING if block is None else self.read(block, cores)
+                for block in self.operands(tile, key, cores, places.ins)
+            ]
             if self.phase is VertexPhase.LOCAL:
                 self.local(tile, key, cores, places.stats, blocks)
             else:
-                self.apply(tile, key, cores, places.stats, places.outs, blocks)
+                self.apply(tile, key, cores, places, blocks)
 
     def hidden(self) -> int:
         """Entries in front of the filled ones in the window of the state that this reads."""
@@ -201,72 +221,63 @@ class Vertex:
 
     def operands(
         self, tile: Tile, key: tuple[object, ...], cores: slice, ins: Blocks
-    ) -> list[np.ndarray]:
-        """The blocks of the operands of this phase; empty arrays for the others."""
-        wanted = Phase.APPLY if self.phase is VertexPhase.LOCAL else Phase.LOCAL
-        blocks: list[np.ndarray] = []
+    ) -> Iterator[_Block | None]:
+        """The blocks of the operands of this phase; None for the others. Traps at one that is not
+        as large as the tile's."""
+        other = Phase.APPLY if self.phase is VertexPhase.LOCAL else Phase.LOCAL
         references = iter(ins)
         for v, access in enumerate(self.operator.operands):
-            if access.phase is wanted:
-                blocks.append(np.zeros(0))
+            if access.phase is other:
+                yield None
                 continue
             variable, slots = next(references)
-            blocks.append(self.read(variable, slots, tile, cores, access, ("in", v, key)))
-        return blocks
+            view = variable.view[(cores, *slots)]
+            if view.shape != (tile.cores, *access.block_shape(tile.size)):
+                raise TrapError(
+                    f"{self.name} expects a block of {access.block_shape(tile.size)} on"
+                    f" {tile.cores} cores, the variable has {view.shape[1:]} on {view.shape[0]}",
+                    where=variable.where,
+                )
+            mask = self.mask(("in", v, key), tile, access)
+            neutral = 0 if access.neutral is None else access.neutral
+            yield _block(variable, slots, cores, mask, neutral)
 
-    def read(
-        self,
-        variable: Variable,
-        slots: tuple[int | slice, ...],
-        tile: Tile,
-        cores: slice,
-        access: Access,
-        key: tuple[object, ...],
-    ) -> np.ndarray:
-        """A block of an operand, its invalid elements replaced by the neutral value."""
-        block, shadow = self.block(variable, slots, tile, cores, access)
-        mask = self.mask(key, tile, access)
-        self.machine.sram.check_written(variable, shadow, mask, self.name, cores.start)
-        if mask is None:
-            return block
-        neutral = 0 if access.neutral is None else access.neutral
-        return np.where(mask, block, np.asarray(neutral).astype(block.dtype))
+    def partials(
+        self, tile: Tile, key: tuple[object, ...], cores: slice, ins: Blocks
+    ) -> Iterator[_Block]:
+        """The blocks of statistics gathered along their first axis."""
+        for i, (variable, slots) in enumerate(ins):
+            mask = self.mask(("stat", i, key), tile, self.stat_access(i))
+            if mask is not None:
+                mask = np.broadcast_to(mask[:, None], variable.view[(cores, *slots)].shape)
+            yield _block(variable, slots, cores, mask, self.operator.stats[i].neutral)
 
-    def block(
-        self,
-        variable: Variable,
-        slots: tuple[int | slice, ...],
-        tile: Tile,
-        cores: slice,
-        access: Access,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """View and shadow of a block of an operand. Traps if it is not as large as the tile's."""
-        block = variable.view[(cores, *slots)]
-        if block.shape != (tile.cores, *access.block_shape(tile.size)):
-            raise TrapError(
-                f"{self.name} expects a block of {access.block_shape(tile.size)} on"
-                f" {tile.cores} cores, the variable has {block.shape[1:]} on {block.shape[0]}",
-                where=variable.where,
-            )
-        return block, variable.shadow[(cores, *slots)]
+    def statistics(
+        self, tile: Tile, key: tuple[object, ...], cores: slice, stats: Blocks
+    ) -> Iterator[_Block]:
+        """The blocks of statistics, without a leading axis of one."""
+        for i, (stat, (variable, slots)) in enumerate(zip(self.operator.stats, stats, strict=True)):
+            mask = self.mask(("stat", i, key), tile, self.stat_access(i))
+            block = _block(variable, slots, cores, mask, stat.neutral)
+            if block.view.ndim == len(stat.dims) + 2:
+                block = replace(block, view=block.view[:, 0], shadow=block.shadow[:, 0])
+            yield block
 
-    def statistic(
-        self,
-        i: int,
-        stats: Blocks,
-        tile: Tile,
-        cores: slice,
-        key: tuple[object, ...],
-    ) -> tuple[Variable, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Variable, view, shadow and mask of statistic i (without a leading axis of one)."""
-        stat = self.operator.stats[i]
-        variable, slots = stats[i]
-        view = variable.view[(cores, *slots)]
-        shadow = variable.shadow[(cores, *slots)]
-        if view.ndim == len(stat.dims) + 2:
-            view, shadow = view[:, 0], shadow[:, 0]
-        mask = self.mask(("stat", i, key), tile, self.stat_access(i))
-        return variable, view, shadow, mask
+    def results(
+        self, tile: Tile, key: tuple[object, ...], cores: slice, outs: Blocks
+    ) -> Iterator[_Block]:
+        """The blocks of the results. Traps at one that is not as large as the tile's."""
+        for i, (access, (variable, slots)) in enumerate(
+            zip(self.operator.results, outs, strict=True)
+        ):
+            block = _block(variable, slots, cores, self.mask(("out", i, key), tile, access), 0)
+            if block.view.shape != (tile.cores, *access.block_shape(tile.size)):
+                raise TrapError(
+                    f"{self.name} yields {access.block_shape(tile.size)}, the variable holds"
+                    f" {block.view.shape[1:]}",
+                    where=variable.where,
+                )
+            yield block
 
     def stat_access(self, i: int) -> Access:
         """Where a statistic lies in the iteration domain."""
@@ -274,78 +285,49 @@ class Vertex:
         shape = tuple(self.operator.extents[d] for d in stat.dims)
         return Access(shape, stat.dtype, tuple(_simple(d) for d in stat.dims))
 
+    def written(self, block: _Block, cores: slice) -> np.ndarray:
+        """A block as it is. Traps if it is not written where it counts."""
+        self.machine.sram.check_written(
+            block.variable, block.shadow, block.mask, self.name, cores.start
+        )
+        return block.view
+
+    def read(self, block: _Block, cores: slice) -> np.ndarray:
+        """The same with the neutral value where it does not count."""
+        view = self.written(block, cores)
+        return view if block.mask is None else np.where(block.mask, view, block.neutral)
+
     # ------------------------------------------------------------------ phases
 
     def local(
-        self,
-        tile: Tile,
-        key: tuple[object, ...],
-        cores: slice,
-        stats: Blocks,
-        blocks: list[np.ndarray],
+        self, tile: Tile, key: tuple[object, ...], cores: slice, stats: Blocks, blocks: _Arrays
     ) -> None:
         """Add one sub-tile to the statistics."""
         new = self.kernel.local(tile, blocks)
-        old: list[np.ndarray] = []
-        for i in range(len(stats)):
-            variable, view, shadow, mask = self.statistic(i, stats, tile, cores, key)
-            self.machine.sram.check_written(variable, shadow, mask, self.name, cores.start)
-            old.append(view)
+        old = [self.written(b, cores) for b in self.statistics(tile, key, cores, stats)]
         for view, value in zip(old, self.kernel.combine(self.operator, old, new), strict=True):
             view[...] = value
 
     def combine(
-        self,
-        tile: Tile,
-        key: tuple[object, ...],
-        cores: slice,
-        ins: Blocks,
-        stats: Blocks,
+        self, tile: Tile, key: tuple[object, ...], cores: slice, ins: Blocks, stats: Blocks
     ) -> None:
         """Merge the partials gathered along the first axis, in order."""
-        parts: list[np.ndarray] = []
-        for i, (variable, slots) in enumerate(ins):
-            view = variable.view[(cores, *slots)]
-            shadow = variable.shadow[(cores, *slots)]
-            mask = self.mask(("stat", i, key), tile, self.stat_access(i))
-            wide = None if mask is None else np.broadcast_to(mask[:, None], view.shape)
-            self.machine.sram.check_written(variable, shadow, wide, self.name, cores.start)
-            neutral = np.asarray(self.operator.stats[i].neutral).astype(view.dtype)
-            parts.append(view if wide is None else np.where(wide, view, neutral))
+        parts = [self.read(block, cores) for block in self.partials(tile, key, cores, ins)]
         merged = [p[:, 0] for p in parts]
         for r in range(1, parts[0].shape[1]):
             merged = self.kernel.combine(self.operator, merged, [p[:, r] for p in parts])
-        for i, value in enumerate(merged):
-            _, view, shadow, mask = self.statistic(i, stats, tile, cores, key)
-            _write(view, shadow, value, mask)
+        for block, value in zip(self.statistics(tile, key, cores, stats), merged, strict=True):
+            _write(block, value)
 
     def apply(
-        self,
-        tile: Tile,
-        key: tuple[object, ...],
-        cores: slice,
-        stats: Blocks,
-        outs: Blocks,
-        blocks: list[np.ndarray],
+        self, tile: Tile, key: tuple[object, ...], cores: slice, places: _Places, blocks: _Arrays
     ) -> None:
         """Results from statistics and operands."""
-        values: list[np.ndarray] = []
-        for i in range(len(stats)):
-            variable, view, shadow, mask = self.statistic(i, stats, tile, cores, key)
-            self.machine.sram.check_written(variable, shadow, mask, self.name, cores.start)
-            values.append(view)
+        values = [self.written(b, cores) for b in self.statistics(tile, key, cores, places.stats)]
         with np.errstate(all="ignore"):
             results = self.kernel.apply(tile, values, blocks)
-        for i, ((variable, slots), value) in enumerate(zip(outs, results, strict=True)):
-            view = variable.view[(cores, *slots)]
-            shadow = variable.shadow[(cores, *slots)]
-            mask = self.mask(("out", i, key), tile, self.operator.results[i])
-            if view.shape != value.shape:
-                raise TrapError(
-                    f"{self.name} yields {value.shape[1:]}, the variable holds {view.shape[1:]}",
-                    where=variable.where,
-                )
-            _write(view, shadow, value, mask)
+        for block, value in zip(self.results(tile, key, cores, places.outs), results, strict=True):
+            _write(block, value)
 
 
 @dataclass(frozen=True)
@@ -420,58 +402,57 @@ class Bound:
 
     # ------------------------------------------------------------------ blocks
 
-    def _held(self, variable: Variable, slots: tuple[int | slice, ...]) -> np.ndarray:
-        """Which elements of a block the variable's layout holds."""
+    def _held(self, block: _Block) -> np.ndarray:
+        """Which elements of a block its variable's layout holds."""
+        variable = block.variable
         held = (elements_of(variable.layout) >= 0).reshape(variable.view.shape)
-        return held[(self.cores, *slots)]
+        return held[(self.cores, *block.slots)].reshape(block.view.shape)
 
-    def _read(
-        self, variable: Variable, held: np.ndarray, shadow: np.ndarray, needed: np.ndarray | None
-    ) -> None:
+    def _read(self, block: _Block) -> np.ndarray:
+        """A block as it is, checked before each run."""
+        held, needed = self._held(block), block.mask
         inside = bool((held if needed is None else held | ~needed).all())
-        self.reads.append(_Read(variable, shadow, needed, inside))
+        self.reads.append(_Read(block.variable, block.shadow, needed, inside))
+        return block.view
 
-    def _masked(self, view: np.ndarray, mask: np.ndarray | None, neutral: object) -> np.ndarray:
-        """A block, or a copy of it with the neutral value outside of the mask."""
+    def _masked(self, block: _Block) -> np.ndarray:
+        """The same, or a copy of it with the neutral value where it does not count."""
+        view, mask = self._read(block), block.mask
         if mask is None:
             return view
-        made = np.full(view.shape, np.asarray(neutral).astype(view.dtype))
+        made = np.full(view.shape, block.neutral)
         self.steps.append(lambda: np.copyto(made, view, where=mask))
         return made
 
     def _operands(self, ins: Blocks) -> list[np.ndarray]:
-        vertex, tile = self.vertex, self.tile
-        other = Phase.APPLY if vertex.phase is VertexPhase.LOCAL else Phase.LOCAL
-        blocks: list[np.ndarray] = []
-        references = iter(ins)
-        for v, access in enumerate(vertex.operator.operands):
-            if access.phase is other:
-                blocks.append(np.zeros(0))
-                continue
-            variable, slots = next(references)
-            block, shadow = vertex.block(variable, slots, tile, self.cores, access)
-            mask = vertex.mask(("in", v, self.key), tile, access)
-            self._read(variable, self._held(variable, slots), shadow, mask)
-            neutral = 0 if access.neutral is None else access.neutral
-            blocks.append(self._masked(block, mask, neutral))
-        return blocks
+        return [
+            _NOTHING if block is None else self._masked(block)
+            for block in self.vertex.operands(self.tile, self.key, self.cores, ins)
+        ]
 
-    def _statistics(self, stats: Blocks, *, read: bool) -> list[_Written]:
-        found: list[_Written] = []
-        for i, (variable, slots) in enumerate(stats):
-            _, view, shadow, mask = self.vertex.statistic(i, stats, self.tile, self.cores, self.key)
-            held = self._held(variable, slots).reshape(view.shape)
-            if read:
-                self._read(variable, held, shadow, mask)
-            found.append(_written(variable, view, shadow, mask, held))
-        return found
+    def _statistics(self, stats: Blocks) -> list[np.ndarray]:
+        found = self.vertex.statistics(self.tile, self.key, self.cores, stats)
+        return [self._read(block) for block in found]
+
+    def _written(self, block: _Block) -> _Written:
+        variable, view, shadow, mask = block.variable, block.view, block.shadow, block.mask
+        word = np.asarray(written_word(view.dtype.itemsize), dtype=shadow.dtype)
+        one = prod(variable.layout.slots) == 1 and view.shape[0] == variable.layout.cores
+        return _Written(
+            variable,
+            view,
+            shadow,
+            mask,
+            word if mask is None else mask * word,
+            one and (mask is None or bool((mask | ~self._held(block)).all())),
+        )
 
     # ------------------------------------------------------------------ phases
 
     def _local(self, places: _Places) -> Callable[[], None]:
         vertex, tile, kernel = self.vertex, self.tile, self.vertex.kernel
         blocks = self._operands(places.ins)
-        views = [s.view for s in self._statistics(places.stats, read=True)]
+        views = self._statistics(places.stats)
         operator = vertex.operator
         if isinstance(kernel, BoundLocal):
             values = kernel.bind_local(tile, blocks)
@@ -486,16 +467,9 @@ class Bound:
 
     def _combine(self, places: _Places) -> Callable[[], None]:
         kernel, operator = self.vertex.kernel, self.vertex.operator
-        parts: list[np.ndarray] = []
-        for i, (variable, slots) in enumerate(places.ins):
-            view = variable.view[(self.cores, *slots)]
-            shadow = variable.shadow[(self.cores, *slots)]
-            access = self.vertex.stat_access(i)
-            mask = self.vertex.mask(("stat", i, self.key), self.tile, access)
-            wide = None if mask is None else np.broadcast_to(mask[:, None], view.shape)
-            self._read(variable, self._held(variable, slots), shadow, wide)
-            parts.append(self._masked(view, wide, operator.stats[i].neutral))
-        targets = self._statistics(places.stats, read=False)
+        where = (self.tile, self.key, self.cores)
+        parts = [self._masked(b) for b in self.vertex.partials(*where, places.ins)]
+        targets = [self._written(b) for b in self.vertex.statistics(*where, places.stats)]
         count = parts[0].shape[1]
         slices = [[p[:, r] for p in parts] for r in range(count)]
 
@@ -511,20 +485,11 @@ class Bound:
     def _apply(self, places: _Places) -> Callable[[], None]:
         vertex, tile, kernel = self.vertex, self.tile, self.vertex.kernel
         blocks = self._operands(places.ins)
-        views = [s.view for s in self._statistics(places.stats, read=True)]
-        targets: list[_Written] = []
-        for i, (variable, slots) in enumerate(places.outs):
-            access = vertex.operator.results[i]
-            view = variable.view[(self.cores, *slots)]
-            shadow = variable.shadow[(self.cores, *slots)]
-            if view.shape != (tile.cores, *access.block_shape(tile.size)):
-                raise TrapError(
-                    f"{vertex.name} yields {access.block_shape(tile.size)}, the variable holds"
-                    f" {view.shape[1:]}",
-                    where=variable.where,
-                )
-            mask = vertex.mask(("out", i, self.key), tile, access)
-            targets.append(_written(variable, view, shadow, mask, self._held(variable, slots)))
+        views = self._statistics(places.stats)
+        targets = [
+            self._written(block)
+            for block in vertex.results(tile, self.key, self.cores, places.outs)
+        ]
         if not isinstance(kernel, BoundApply):
             apply = partial(kernel.apply, tile, views, blocks)
 
@@ -550,36 +515,28 @@ class Bound:
         return packed
 
 
-def _written(
+def _block(
     variable: Variable,
-    view: np.ndarray,
-    shadow: np.ndarray,
+    slots: tuple[int | slice, ...],
+    cores: slice,
     mask: np.ndarray | None,
-    held: np.ndarray,
-) -> _Written:
-    word = np.asarray(written_word(view.dtype.itemsize), dtype=shadow.dtype)
-    one = prod(variable.layout.slots) == 1 and view.shape[0] == variable.layout.cores
-    return _Written(
-        variable,
-        view,
-        shadow,
-        mask,
-        word if mask is None else mask * word,
-        one and (mask is None or bool((mask | ~held).all())),
-    )
+    neutral: float,
+) -> _Block:
+    view = variable.view[(cores, *slots)]
+    shadow = variable.shadow[(cores, *slots)]
+    return _Block(variable, slots, view, shadow, mask, np.asarray(neutral).astype(view.dtype))
 
 
 def _simple(d: int) -> AxisExpr:
     return AxisExpr(((d, 1),))
 
 
-def _write(
-    view: np.ndarray, shadow: np.ndarray, value: np.ndarray, mask: np.ndarray | None
-) -> None:
-    word = written_word(view.dtype.itemsize)
-    if mask is None:
-        view[...] = value
-        shadow[...] = word
+def _write(block: _Block, value: np.ndarray) -> None:
+    """Write a block where it counts, and mark that as written."""
+    word = written_word(block.view.dtype.itemsize)
+    if block.mask is None:
+        block.view[...] = value
+        block.shadow[...] = word
     else:
-        np.copyto(view, value, where=mask, casting="unsafe")
-        np.copyto(shadow, np.asarray(word, dtype=shadow.dtype), where=mask)
+        np.copyto(block.view, value, where=block.mask, casting="unsafe")
+        np.copyto(block.shadow, np.asarray(word, dtype=block.shadow.dtype), where=block.mask)
