@@ -14,31 +14,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
+from elk_ir.dialects import te
 from elk_ir.dialects.element_types import array_from_dense, dense_from_array, element_type_name
-from elk_ir.dialects.te import (
-    AppendOp,
-    ArgReduceOp,
-    AttentionOp,
-    BodyAttr,
-    ConcatOp,
-    ContractOp,
-    DequantizeOp,
-    GatherOp,
-    GlobalOp,
-    LoadOp,
-    MapOp,
-    NormalizeOp,
-    QuantizeOp,
-    ReduceOp,
-    RepeatOp,
-    ScanOp,
-    ScatterOp,
-    SoftmaxOp,
-    TopkOp,
-    UpdateOp,
-    WeightAttr,
-    YieldOp,
-)
 from elk_ir.dialects.te.interface import StructuredOp
 from elk_ir.dialects.te.ops import Combiner
 from elk_ir.dialects.te.structure import GlobalKind
@@ -73,24 +50,34 @@ ATTRIBUTE = "te.floats"
 """The module's attribute that says what its floats became."""
 
 _FREE = (
-    AttentionOp,
-    ContractOp,
-    DequantizeOp,
-    MapOp,
-    NormalizeOp,
-    ReduceOp,
-    ScanOp,
-    SoftmaxOp,
+    te.AttentionOp,
+    te.ContractOp,
+    te.DequantizeOp,
+    te.MapOp,
+    te.NormalizeOp,
+    te.ReduceOp,
+    te.ScanOp,
+    te.SoftmaxOp,
 )
 """Operators that compute in float32 and round once: operands and results may differ in type."""
 
-_ALIKE = (ConcatOp, GatherOp, ScatterOp, TopkOp)
+_ALIKE = (te.ConcatOp, te.GatherOp, te.ScatterOp, te.TopkOp)
 """Operators that move elements: their floats have one type."""
 
-_READERS = (ArgReduceOp, QuantizeOp)
+_READERS = (te.ArgReduceOp, te.QuantizeOp)
 """Operators without float results, which read any float."""
 
-_KNOWN = (*_FREE, *_ALIKE, *_READERS, AppendOp, LoadOp, RepeatOp, ReturnOp, UpdateOp, YieldOp)
+_KNOWN = (
+    *_FREE,
+    *_ALIKE,
+    *_READERS,
+    te.AppendOp,
+    te.LoadOp,
+    te.RepeatOp,
+    ReturnOp,
+    te.UpdateOp,
+    te.YieldOp,
+)
 """What is rewritten; anything else (an operator of an extension) keeps float32."""
 
 
@@ -128,8 +115,8 @@ class _Changes:
     module: ModuleOp
     dtype: str
     kept: set[SSAValue] = field(default_factory=set[SSAValue])
-    casts: dict[tuple[SSAValue, str], MapOp] = field(
-        default_factory=dict[tuple[SSAValue, str], MapOp]
+    casts: dict[tuple[SSAValue, str], te.MapOp] = field(
+        default_factory=dict[tuple[SSAValue, str], te.MapOp]
     )
     changed: bool = False
 
@@ -168,9 +155,9 @@ class _Changes:
     def store(self) -> set[SSAValue]:
         """Weights and states in the narrow type, beside the float32 weights that are still read;
         what is read of weights that had numbers beyond it."""
-        loads: dict[str, list[LoadOp]] = {}
+        loads: dict[str, list[te.LoadOp]] = {}
         for op in self.module.walk():
-            if isinstance(op, LoadOp):
+            if isinstance(op, te.LoadOp):
                 loads.setdefault(symbol_of(op), []).append(op)
         large: set[SSAValue] = set()
         for symbol, source in list(self.globals.items()):
@@ -191,13 +178,13 @@ class _Changes:
                 large.update(op.result for op in narrow)
         return large
 
-    def state(self, op: GlobalOp) -> None:
+    def state(self, op: te.GlobalOp) -> None:
         """A narrow state; a step of 1 makes the host cast at the program's edge."""
         op.properties["type"] = tensor_type(shape_dtype(op.type)[0], self.dtype)
         op.properties["steps"] = dense_from_array(np.ones(op.layers, np.float32))
         self.changed = True
 
-    def copied(self, source: GlobalOp) -> GlobalOp:
+    def copied(self, source: te.GlobalOp) -> te.GlobalOp:
         """A second weight, for what reads it in the narrow type."""
         symbol = fresh_symbol(f"{source.sym_name.data}.{_short(self.dtype)}", self.globals)
         made = new_global(
@@ -208,11 +195,11 @@ class _Changes:
         self.globals[symbol] = made
         return made
 
-    def weight(self, op: GlobalOp) -> bool:
+    def weight(self, op: te.GlobalOp) -> bool:
         """A weight becomes narrow; whether it is known to have numbers beyond the type."""
         self.changed = True
         op.properties["type"] = tensor_type(shape_dtype(op.type)[0], self.dtype)
-        if isinstance(op.value, WeightAttr):
+        if isinstance(op.value, te.WeightAttr):
             op.properties["value"] = _with_cast(op.value, self.dtype)
             return False
         assert isinstance(op.value, DenseIntOrFPElementsAttr)
@@ -224,7 +211,7 @@ class _Changes:
 
     def bodies(self, large: set[SSAValue]) -> None:
         """Casts at the edges of bodies, while all values still have the types that they had."""
-        made: list[tuple[StructuredOp, str, BodyAttr]] = []
+        made: list[tuple[StructuredOp, str, te.BodyAttr]] = []
         for op in structured_ops(self.module):
             body = body_of(op)
             if body is None:
@@ -233,7 +220,7 @@ class _Changes:
             operands = list(op.ins)[first:]
             before = body_types(op)
             after = [*before[:lead], *(self.new_type(v) for v in operands)]
-            if isinstance(op, ReduceOp) and op.combiner.data in (Combiner.MAX, Combiner.MIN):
+            if isinstance(op, te.ReduceOp) and op.combiner.data in (Combiner.MAX, Combiner.MIN):
                 after[0] = self.new_type(op.ins[0])
             results = [self.new_type(v) for v in op.outs]
             if after == before and results == [dtype_of_value(v) for v in op.outs]:
@@ -241,8 +228,8 @@ class _Changes:
             marks = [False] * lead + [v in large for v in operands]
             new, flags = narrow_body(body, before, after, results, marks, self.dtype)
             large.update(v for v, flag in zip(op.outs, flags, strict=True) if flag)
-            name = "body" if isinstance(op, MapOp) else "epilogue"
-            made.append((op, name, BodyAttr(new)))
+            name = "body" if isinstance(op, te.MapOp) else "epilogue"
+            made.append((op, name, te.BodyAttr(new)))
         for op, name, attr in made:
             op.properties[name] = attr
 
@@ -261,12 +248,12 @@ class _Changes:
         if {dtype_of_value(value), dtype} == {WIDE, self.dtype}:
             op.operands[i] = self.cast(value, dtype).outs[0]
 
-    def cast(self, value: SSAValue, dtype: str) -> MapOp:
+    def cast(self, value: SSAValue, dtype: str) -> te.MapOp:
         """The value as another float type, made right behind it and once."""
         if (value, dtype) in self.casts:
             return self.casts[value, dtype]
         type_ = tensor_type(shape_of(value), dtype)
-        made = MapOp.elementwise([value], casting_body(dtype_of_value(value), dtype), type_)
+        made = te.MapOp.elementwise([value], casting_body(dtype_of_value(value), dtype), type_)
         made.outs[0].name_hint = f"{value.name_hint or 'x'}_{_short(dtype)}"
         if isinstance(value, BlockArgument):
             place = value.block.first_op
@@ -287,7 +274,7 @@ class _Changes:
         for arg in list(block.args):
             if not is_wide(arg) or arg in self.kept:
                 continue
-            if isinstance(block.parent_op(), RepeatOp):
+            if isinstance(block.parent_op(), te.RepeatOp):
                 self.retype(arg, self.dtype)
             else:
                 self.entry(arg)
@@ -311,13 +298,13 @@ class _Changes:
             function = op.parent_op()
             assert isinstance(function, FuncOp)
             reads = [_dtype(t) for t in function.function_type.outputs]
-        elif isinstance(op, YieldOp):
+        elif isinstance(op, te.YieldOp):
             loop = op.parent_op()
-            assert isinstance(loop, RepeatOp)
+            assert isinstance(loop, te.RepeatOp)
             reads = [_dtype(a.type) for a in loop.body.block.args[1:]]
-        elif isinstance(op, RepeatOp):
+        elif isinstance(op, te.RepeatOp):
             reads = wanted
-        elif isinstance(op, AppendOp | UpdateOp):
+        elif isinstance(op, te.AppendOp | te.UpdateOp):
             state = shape_dtype(self.globals[op.state.root_reference.data].type)[1]
             reads = [state if v is op.entries else "" for v in op.operands]
         elif isinstance(op, _ALIKE):
@@ -345,11 +332,11 @@ def _short(dtype: str) -> str:
     return element_type_name(element_type(dtype))
 
 
-def _with_cast(value: WeightAttr, dtype: str) -> WeightAttr:
+def _with_cast(value: te.WeightAttr, dtype: str) -> te.WeightAttr:
     """The weight with a step that makes it narrow; in front of the one that stacks layers, so that
     one can be had without the others."""
     ref = value.to_ref()
     step = f"saturate {_short(dtype)}"
     steps = list(ref.recipe)
     at = len(steps) - 1 if steps and steps[-1].split()[0] == "stack" else len(steps)
-    return WeightAttr.get(type(ref)(ref.parts, (*steps[:at], step, *steps[at:])))
+    return te.WeightAttr.get(type(ref)(ref.parts, (*steps[:at], step, *steps[at:])))

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.universe import Universe
 
+from elk_ir.decode import Decoder
 from elk_ir.dialects import ipu
 from elk_ir.dialects.element_types import array_from_dense
 from elk_ir.numerics.body import dtype_of
@@ -195,3 +196,23 @@ def tensor_text(access: Access) -> str:
     from elk_ir.dialects.types import tensor_type
 
     return str(tensor_type(access.shape, access.dtype))
+
+
+def feed_back(
+    decoder: Decoder,
+    state: dict[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray],
+    tokens: np.ndarray,
+) -> None:
+    """Make `state`, the inputs of a step of another evaluator, those of the next one: the tokens
+    (batch), positions and masks one further, and the caches that the step left."""
+    token = state[decoder.roles.token]
+    state[decoder.roles.token] = tokens.astype(token.dtype).reshape(token.shape)
+    for name in decoder.roles.positions:
+        state[name] = state[name] + 1
+    for name, axis in decoder.roles.masks:
+        one = np.ones_like(np.take(state[name], [0], axis))
+        state[name] = np.concatenate([state[name], one], axis)
+    for row in decoder.program.report["states"]:
+        for name, output in zip(row["inputs"], row["outputs"], strict=True):
+            state[name] = outputs[output]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import feed_back
 
 from elk_ir.chips import load_chip
 from elk_ir.compiler import compile_model
@@ -54,15 +55,7 @@ def reference(
         following = values.reshape(batch[0], -1, values.shape[-1])[:, -1].argmax(-1)
         tokens.append(following)
         logits.append(values)
-        state[roles.token] = following.astype(state[roles.token].dtype).reshape(batch)
-        for name in roles.positions:
-            state[name] = state[name] + 1
-        for name, axis in roles.masks:
-            one = np.ones_like(np.take(state[name], [0], axis))
-            state[name] = np.concatenate([state[name], one], axis)
-        for row in decoder.program.report["states"]:
-            for name, output in zip(row["inputs"], row["outputs"], strict=True):
-                state[name] = outputs[output]
+        feed_back(decoder, state, outputs, following)
     return np.stack(tokens), np.stack(logits)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpp_program import check_program, needs_compiler
-from helpers import lower, parse, planned, run_passes
+from helpers import feed_back, lower, parse, planned, run_passes
 
 from elk_ir.compiler import compile_model
 from elk_ir.decode import compile_decoder
@@ -177,16 +177,8 @@ def check_decoding(model: Path, floats: str, chip: str, steps: int) -> None:
         apart = best - second > 2 * bound
         np.testing.assert_array_equal(decoder.tokens[apart], tokens[apart], f"step {step}")
         sure += int(apart.sum())
-        state[roles.token] = tokens.astype(state[roles.token].dtype).reshape(batch)
+        feed_back(decoder, state, want, tokens)
         decoder.inputs[roles.token] = state[roles.token]
-        for name in roles.positions:
-            state[name] = state[name] + 1
-        for name, axis in roles.masks:
-            one = np.ones_like(np.take(state[name], [0], axis))
-            state[name] = np.concatenate([state[name], one], axis)
-        for row in decoder.program.report["states"]:
-            for name, output in zip(row["inputs"], row["outputs"], strict=True):
-                state[name] = want[output]
     assert sure > 0
 
 
