@@ -24,6 +24,7 @@ from elk_ir.numerics.views import (
     GATHERED_ELEMENTS,
     KEPT_ELEMENTS,
     Array,
+    Matrix,
     NoShortWayError,
     Prepared,
     View,
@@ -116,7 +117,7 @@ def _contract(op: Operator, constant: Collection[int]) -> Prepared:
     for v in local:
         bound *= _largest(op.operands[v].dtype, zeros[v])
     first, second = (
-        matrix_of(op.operands[v], op.extents, stat.dtype, zeros[v], order, shape)
+        matrix_of(Matrix(op.operands[v], op.extents, stat.dtype, order, shape, zeros[v]))
         for v, order, shape in zip(local, product.orders, product.shapes, strict=True)
     )
     narrow = bound < 2**53
@@ -232,7 +233,7 @@ def _reduce(op: Operator, constant: Collection[int]) -> Prepared:
         # Of windows, these don't depend on the order: whole rows at a time.
         order = (*gone, *(i for i, d in enumerate(dims) if d in stat.dims))
         shape = (prod(op.extents[dims[i]] for i in gone), *(op.extents[d] for d in kept))
-        rows = gathered(op.operands[0], op.extents, stat.dtype, None, order, shape)
+        rows = gathered(Matrix(op.operands[0], op.extents, stat.dtype, order, shape))
         if rows is not None:
             return lambda tensors: finish(
                 fn.reduce(rows(tensors[0]), axis=0, initial=stat.neutral), tensors

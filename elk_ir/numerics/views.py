@@ -7,7 +7,7 @@ needs beyond the tensor is worked out when it is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -110,34 +110,35 @@ GATHERED_ELEMENTS = 1 << 18
 """Matrices of windows up to this size have a buffer, and an index of 8 bytes an element."""
 
 
-def matrix_of(
-    access: Access,
-    extents: tuple[int, ...],
-    dtype: str,
-    zero: float | None,
-    order: tuple[int, ...],
-    shape: tuple[int, ...],
-) -> View:
-    """From a tensor to its elements at every point less `zero`, as `dtype`, axes in `order` and
-    merged to `shape`. Of windows it is a buffer that the next call writes again."""
-    if (windows := gathered(access, extents, dtype, zero, order, shape)) is not None:
+@dataclass(frozen=True)
+class Matrix:
+    """How a tensor is read: its elements at every point as `dtype`, less `zero` where there is one,
+    the axes (a dimension each, ascending) in `order` and merged to `shape`."""
+
+    access: Access
+    extents: tuple[int, ...]
+    dtype: str
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+    zero: float | None = None
+
+
+def matrix_of(matrix: Matrix) -> View:
+    """From a tensor to its matrix. Of windows it is a buffer that the next call writes again."""
+    if (windows := gathered(matrix)) is not None:
         return windows
-    view = view_of(access, extents, dtype)
-    if not zero:
+    dtype, order, shape = matrix.dtype, matrix.order, matrix.shape
+    view = view_of(matrix.access, matrix.extents, dtype)
+    if not matrix.zero:
         return lambda tensor: view(tensor).transpose(order).reshape(shape)
-    shift = dtype_of(dtype).type(zero)
+    shift = dtype_of(dtype).type(matrix.zero)
     return lambda tensor: (view(tensor) - shift).transpose(order).reshape(shape)
 
 
-def gathered(
-    access: Access,
-    extents: tuple[int, ...],
-    dtype: str,
-    zero: float | None,
-    order: tuple[int, ...],
-    shape: tuple[int, ...],
-) -> View | None:
+def gathered(matrix: Matrix) -> View | None:
     """`matrix_of` of windows and padded tensors up to some size; None for others."""
+    access, extents, dtype = matrix.access, matrix.extents, matrix.dtype
+    order, shape, zero = matrix.order, matrix.shape, matrix.zero
     element = dtype_of(dtype)
     simple = all(a.simple_dim is not None for a in access.axes)
     if simple or 0 in access.shape or element.kind not in "fiu":

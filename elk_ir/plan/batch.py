@@ -6,7 +6,7 @@ plain grids cost next to nothing. Memory equals `buffers.execute_buffers` to the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -157,35 +157,34 @@ class Geometry:
 
     def held(self, v: int) -> Column:
         """Elements of operand v in execute-state."""
+        if self.op.operands[v].phase is Phase.APPLY:
+            return self._elements(v, lambda d: self.rings[d] * self.scattered(d))
+        return self._elements(v, lambda d: self.window(v, d) * self.block[d])
+
+    def piece(self, v: int) -> Column:
+        """Elements of operand v in preload-state, where it is not the execute-state."""
+        ratio = self.batch.ratio
+        return self._elements(
+            v, lambda d: self.window(v, d) * ceil_div(self.block[d], ratio.get((v, d), 1))
+        )
+
+    def _elements(self, v: int, along: Callable[[int], Column]) -> Column:
+        """Elements of a block of operand v that is as long as `along` says on the axes of one
+        dimension, and the image of the tile on others."""
         access = self.op.operands[v]
         total: Column = 1
         for axis in access.axes:
             d = axis.simple_dim
             if d is None or d not in access.simple:
                 total = total * self.image(axis.terms, access.phase)
-            elif access.phase is Phase.APPLY:
-                total = total * (self.rings[d] * self.scattered(d))
             else:
-                total = total * (self.window(v, d) * self.block[d])
+                total = total * along(d)
         return total
 
     def window(self, v: int, d: int) -> Column:
         """w_{v,d}: ring blocks along d that operand v holds."""
         x = self.batch.execute.get((v, d))
         return self.rings[d] if x is None else self.rings[d] // x
-
-    def piece(self, v: int) -> Column:
-        """Elements of operand v in preload-state, where it is not the execute-state."""
-        access = self.op.operands[v]
-        total: Column = 1
-        for axis in access.axes:
-            d = axis.simple_dim
-            if d is None or d not in access.simple:
-                total = total * self.image(axis.terms, access.phase)
-            else:
-                q = self.batch.ratio.get((v, d), 1)
-                total = total * (self.window(v, d) * ceil_div(self.block[d], q))
-        return total
 
     def statistic(self, i: int, scatter: bool) -> Column:
         """Elements of statistic i on a core, whole or the piece that it merges."""
