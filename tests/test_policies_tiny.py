@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_matrix import GRAPHS, TINY, TOO_LARGE
 from test_schedule_programs import chip_with
+from test_shared_models import REFERENCE, arrays_of, from_onnxruntime
 
 from elk_ir.chips import load_chip
 from elk_ir.compiler import (
@@ -54,11 +55,25 @@ SAMPLE = {("opt_decode_static_dynamo", "test-64"): ("elk-full",)}
 """What `make test` runs."""
 
 
+OTHERS = [
+    "granite-3b-8blike_L2_tiny_dyn_fp32_op23",
+    "llama2-13b_L2_tiny_dyn_fp32_op23",
+    "q_bert_eager_static_legacy_qdq",
+    "q_llama3gqa_decode_dyn_dynamo_int4qdq",
+    "q_llama3gqa_decode_static_legacy_qdq",
+    "q_resnet50_w8_static_legacy_qdq",
+    "rnn_bilstm_gru_static_dynamo",
+    "train_dit-tiny_b2_fp32",
+    "train_llama-tiny_L2_b2_s16_fp32",
+]
+"""The graphs of the folder that are not in the matrix."""
+
+
 def cases() -> list[ParameterSet]:
     """Every graph on both chips; all but the sample are slow."""
     found: list[ParameterSet] = []
     for chip in ("test-16", "test-64"):
-        for graph in GRAPHS:
+        for graph in (*GRAPHS, *OTHERS):
             if (graph, chip) in TOO_LARGE:
                 continue
             quick = SAMPLE.get((graph, chip))
@@ -83,7 +98,7 @@ class Front:
     def of(graph: str, name: str) -> Front:
         """A graph with the shapes of its recorded inputs, on a chip with `ROOM` for it."""
         path, chip = TINY / f"{graph}.onnx", load_chip(name)
-        shapes = {k: v.shape for k, v in read_npz(path.with_suffix(".npz"), "in/").items()}
+        shapes = {k: v.shape for k, v in read_npz(arrays_of(path), "in/").items()}
         module, source = import_source(path, chip, input_shapes=shapes)
         signature = signature_of(module)
         front, _ = split_at(pipeline(chip), "icca-schedule")
@@ -115,7 +130,7 @@ def features(module: ModuleOp, scheduling: Scheduling) -> Iterator[str]:
     for execute in executes(program_of(module)):
         assert execute.plan is not None
         op, plan = execute.operator(), execute.plan.plan
-        if max(ring_steps(op, plan)) > 1:
+        if max(ring_steps(op, plan), default=1) > 1:
             yield "ring"
         if reduction_ways(op, plan) > 1:
             yield "split reduction"
@@ -131,13 +146,21 @@ def features(module: ModuleOp, scheduling: Scheduling) -> Iterator[str]:
             yield "around the loop"
 
 
+def test_every_graph_is_in_a_test() -> None:
+    """None of the folder is left out."""
+    if not TINY.is_dir():
+        pytest.skip("needs ../shared/models/tiny")
+    assert {p.stem for p in TINY.glob("*.onnx")} == {*GRAPHS, *OTHERS}
+
+
 @pytest.mark.parametrize(("graph", "name", "policies"), cases())
 def test_numbers_in_little_sram(graph: str, name: str, policies: tuple[str, ...]) -> None:
     path = TINY / f"{graph}.onnx"
     if not path.exists():
         pytest.skip("../shared/models/tiny is not here")
-    given = read_npz(path.with_suffix(".npz"), "in/")
-    expected = read_npz(path.with_suffix(".npz"), "out/")
+    given, expected = (read_npz(arrays_of(path), prefix) for prefix in ("in/", "out/"))
+    if graph in REFERENCE:
+        expected = from_onnxruntime(path.read_bytes(), given)
     front = Front.of(graph, name)
     tables = tables_of(front.module)
     solved: Solved = {}
