@@ -251,6 +251,7 @@ def test_large_swiglu(policy: str) -> None:
         weights[tensor.name] = stored.astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))
     chip = load_chip("test-64")
+    assert chip.hbm is not None
     roomy = replace(
         chip,
         sram_per_core_bytes=LARGE_SRAM_BYTES,
