@@ -305,7 +305,9 @@ class Scheduling:
         """Bytes that an execute can't have: tensors of others, and what is held back of the rest,
         as long as its smallest plan has room. Beside that one nothing waits, so that it has no use
         for more: it is what a program comes down to that finds no addresses otherwise."""
-        taken = self.resident_bytes[self.number[execute]] + self.held(run, execute)
+        taken = self.resident_bytes[self.number[execute]]
+        if not self.separate:  # there, what waits for later executes is in the other SRAM
+            taken += self.held(run, execute)
         least = int(table.execute_bytes.min()) if len(table) else 0
         spare = self.tables.chip.usable_sram_per_core_bytes - taken - least
         if self.bare_fits:
