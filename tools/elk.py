@@ -20,11 +20,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from elk_ir import __version__
-from elk_ir.errors import TOO_DEEP, ElkError
-from elk_ir.output import failed_output
+from elk_ir.errors import ElkError
 from elk_ir.tools import (
     cmd_chips,
     cmd_compare,
@@ -37,6 +35,7 @@ from elk_ir.tools import (
     cmd_simulate,
     cmd_verify,
 )
+from elk_ir.tools.exits import STOPPED, say, stopped
 
 TOOL = "elk"
 
@@ -84,41 +83,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as request:  # argparse: --help, --version, wrong usage
         return request.code if isinstance(request.code, int) else int(request.code is not None)
     except ElkError as error:
-        _say(render(error))
+        say(render(error))
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output has gone; Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except KeyboardInterrupt:
-        _say(f"{TOOL}: interrupted")
-        return 130
-    except OSError as error:
-        # Files report their own errors, so this is stdout: its disk is full, say.
-        _say(f"{TOOL}: error: {failed_output(error)}")
-        return 1
-    except MemoryError:
-        _say(f"{TOOL}: error: out of memory")
-        return 1
-    except RecursionError:
-        _say(f"{TOOL}: error: {TOO_DEEP}")
-        return 1
+    except STOPPED as error:
+        return stopped(error, TOOL)
     except Exception as error:
         if os.environ.get("ELK_TRACEBACK"):
             raise
         from elk_ir.tools.opt_diagnostics import summarize
 
-        _say(
+        say(
             f"{TOOL}: error: internal error: {summarize(error)}\n"
             "  hint: this is a defect of the compiler; ELK_TRACEBACK=1 shows where"
         )
         return 1
-
-
-def _say(message: str) -> None:
-    with suppress(OSError):
-        sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -27,11 +26,11 @@ from xdsl.utils.exceptions import DiagnosticException, ShrinkException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from elk_ir import __version__
-from elk_ir.errors import TOO_DEEP, ElkError, UsageError
-from elk_ir.output import failed_output
+from elk_ir.errors import ElkError, UsageError
 from elk_ir.pipelines import PIPELINES
 from elk_ir.universe import all_dialects
 
+from .exits import STOPPED, say, stopped
 from .opt_crash import Reproducer
 from .opt_diagnostics import USER_ERRORS, render, summarize
 from .opt_input import LocatedMLIRFrontend, open_input, quote_spec
@@ -377,30 +376,15 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
         succeeded = request.code in (0, None)
         return request.code if isinstance(request.code, int) else int(not succeeded)
     except USER_ERRORS as error:
-        _say(tool.render(error) if tool is not None else render(error, TOOL, TOOL))
+        say(tool.render(error) if tool is not None else render(error, TOOL, TOOL))
         return error.exit_code if isinstance(error, ElkError) else 1
     except PassCrash as crash:
-        _say(str(crash))
+        say(str(crash))
         return 1
-    except BrokenPipeError:
-        # The reader of our output has gone; Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except KeyboardInterrupt:
-        _say(f"{TOOL}: interrupted")
-        return 130
-    except OSError as error:
-        # What is read reports its own errors: the disk of the output is full, say.
-        _say(f"{TOOL}: error: {failed_output(error, tool and tool.args.output_file)}")
-        return 1
-    except MemoryError:
-        _say(f"{TOOL}: error: out of memory")
-        return 1
-    except RecursionError:
-        _say(f"{TOOL}: error: {TOO_DEEP}")
-        return 1
+    except STOPPED as error:
+        return stopped(error, TOOL, tool and tool.args.output_file)
     except Exception as error:
-        _say(f"{TOOL}: error: internal error: {summarize(error)}")
+        say(f"{TOOL}: error: internal error: {summarize(error)}")
         return 1
     finally:
         # --disable-verify and --syntax-highlight patch classes.
@@ -408,13 +392,7 @@ def main(argv: Sequence[str] | None = None, driver: type[ElkOptMain] = ElkOptMai
         if tool is not None:
             tool.finish_output(succeeded)
             if tool.args.timing:
-                _say(tool.timing.table())
-
-
-def _say(message: str) -> None:
-    with suppress(OSError):
-        sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
+                say(tool.timing.table())
 
 
 if __name__ == "__main__":
