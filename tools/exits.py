@@ -10,8 +10,8 @@ from elk_ir.errors import TOO_DEEP
 from elk_ir.output import failed_output
 
 STOPPED = (BrokenPipeError, KeyboardInterrupt, OSError, MemoryError, RecursionError)
-"""What `stopped` takes. An OSError is one of the output: files that a command reads or writes report
-their own errors, as ElkError."""
+"""What `stopped` takes. An OSError is one of the output: files that a command reads or writes
+report their own errors, as ElkError."""
 
 
 def stopped(error: BaseException, tool: str, output: str | None = None) -> int:
