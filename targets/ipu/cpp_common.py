@@ -14,7 +14,7 @@ from elk_ir.dialects import ipu
 from elk_ir.dialects.ipu.attrs import VertexPhase
 from elk_ir.plan.domain import Operator
 from elk_ir.plan.layout import Layout
-from elk_ir.targets.ipu.cpp_types import cpp_type, stored
+from elk_ir.targets.ipu.cpp_types import cpp_type, quoted, stored
 
 _HELPERS = Path(__file__).parent / "codelets"
 
@@ -43,6 +43,11 @@ class Codelet:
     text: list[str]
     fields: list[str]
 
+    @property
+    def box(self) -> str:
+        """The fields that are told its box, as an argument of `elk::setBox`."""
+        return quoted(" ".join(f for f in self.fields if f[0] in "nos"))
+
 
 def counter_lines(counter: str, first: int) -> list[str]:
     """Statements that add the counter of a loop over layers."""
@@ -67,7 +72,7 @@ def registration_lines(
         "#ifdef POPLAR_LITE",
     ]
     for name, fields in vertices:
-        listed = ", ".join(f"POPLAR_LITE_FIELD({name}, {f})" for f in fields)
+        listed = ", ".join(f"POPLAR_LITE_FIELD({f})" for f in fields)
         out.append(f"POPLAR_LITE_VERTEX({name}, {listed});")
     return [*out, *more, "#endif"]
 
@@ -156,6 +161,7 @@ def head_lines(name: str, chips: int, tiles: int) -> list[str]:
         "#include <algorithm>",
         "#include <cstdio>",
         "#include <map>",
+        "#include <sstream>",
         "#include <stdexcept>",
         "#include <string>",
         "#include <utility>",

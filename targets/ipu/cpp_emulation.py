@@ -22,8 +22,7 @@ WORD_BYTES = 4
 
 EMULATED_VERTEX = [
     "#ifdef ELK_EMULATE_HBM",
-    "POPLAR_LITE_VERTEX(HbmController, POPLAR_LITE_FIELD(HbmController, word),"
-    " POPLAR_LITE_FIELD(HbmController, cycles));",
+    "POPLAR_LITE_VERTEX(HbmController, POPLAR_LITE_FIELD(word), POPLAR_LITE_FIELD(cycles));",
     "#endif",
 ]
 """What the small runtime must be told of the controller's vertex."""

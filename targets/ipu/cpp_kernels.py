@@ -220,7 +220,7 @@ def attention_local(w: CodeletWriter) -> None:
     if operands[2].dims - {*out.dims, kv} or not set(out.dims) >= set(rows.dims):
         raise ElkError("no codelet for an attention whose values have dimensions of their own")
     with w.points(rows.dims):
-        w.line(f"float top = {w.stat(0, 'InOut')}, total = {w.stat(1, 'InOut')};")
+        w.line(f"elk::LogSum sum{{{w.stat(0, 'InOut')}, {w.stat(1, 'InOut')}, 1, 0}};")
         with w.loops([kv]):
             w.line("float score = 0;")
             with w.loops(head):
@@ -236,16 +236,13 @@ def attention_local(w: CodeletWriter) -> None:
                     w.line(f"score = {mask} ? score : -INFINITY;")
                 else:
                     w.line(f"score += {convert(mask, operands[3].dtype, 'float32')};")
-            w.line("const float now = elk::maximum(top, score);")
-            w.line("const float old = elk::rescale(top, now), weight = elk::rescale(score, now);")
-            w.line("total = total * old + weight;")
-            w.line("top = now;")
+            w.line("sum.add(score);")
             with w.loops(extra):
                 value = convert(w.operand(2), operands[2].dtype, "float32")
                 target = w.stat(2, "InOut")
-                w.line(f"{target} = {target} * old + weight * {value};")
-        w.line(f"{w.stat(0, 'InOut')} = top;")
-        w.line(f"{w.stat(1, 'InOut')} = total;")
+                w.line(f"{target} = {target} * sum.old + sum.weight * {value};")
+        w.line(f"{w.stat(0, 'InOut')} = sum.top;")
+        w.line(f"{w.stat(1, 'InOut')} = sum.total;")
 
 
 def log_sum_combine(w: CodeletWriter) -> None:
@@ -254,22 +251,19 @@ def log_sum_combine(w: CodeletWriter) -> None:
     rows = op.stats[0].dims
     extra = [d for d in op.stats[2].dims if d not in rows] if len(op.stats) > 2 else []
     with w.points(rows):
-        w.line(f"float top = {gathered(w, 0, '0')}, total = {gathered(w, 1, '0')};")
+        w.line(f"elk::LogSum sum{{{gathered(w, 0, '0')}, {gathered(w, 1, '0')}, 1, 0}};")
         if len(op.stats) > 2:
             with w.loops(extra):
                 w.line(f"{w.stat(2, 'InOut')} = {gathered(w, 2, '0')};")
         with w.scope("for (int r = 1; r < ways; ++r)"):
-            w.line(f"const float now = elk::maximum(top, {gathered(w, 0, 'r')});")
-            w.line("const float old = elk::rescale(top, now);")
-            w.line(f"const float weight = elk::rescale({gathered(w, 0, 'r')}, now);")
-            w.line(f"total = total * old + {gathered(w, 1, 'r')} * weight;")
-            w.line("top = now;")
+            w.line(f"sum.add({gathered(w, 0, 'r')}, {gathered(w, 1, 'r')});")
             if len(op.stats) > 2:
                 with w.loops(extra):
                     target = w.stat(2, "InOut")
-                    w.line(f"{target} = {target} * old + {gathered(w, 2, 'r')} * weight;")
-        w.line(f"{w.stat(0, 'Output')} = top;")
-        w.line(f"{w.stat(1, 'Output')} = total;")
+                    value = f"{gathered(w, 2, 'r')} * sum.weight"
+                    w.line(f"{target} = {target} * sum.old + {value};")
+        w.line(f"{w.stat(0, 'Output')} = sum.top;")
+        w.line(f"{w.stat(1, 'Output')} = sum.total;")
 
 
 def attention_apply(w: CodeletWriter) -> None:

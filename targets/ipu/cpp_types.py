@@ -10,8 +10,8 @@ import numpy as np
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of, is_float
 from elk_ir.numerics.tensors import nearest
-from elk_ir.plan.expr import Expr
-from elk_ir.plan.layout import AxisLayout, Layout
+from elk_ir.plan.expr import CORE, Expr, const
+from elk_ir.plan.layout import AxisLayout, Cut, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,34 +184,47 @@ def _never_negative(expr: Expr) -> bool:
 
 def cpp_expr(expr: Expr) -> str:
     """A layout expression over `c`, `s` and `t` as C++."""
-    text = _cpp(expr)
-    return text[1:-1] if text.startswith("(") and _closes_at_end(text) else text
+    return _cpp(expr)[0]
 
 
-def _closes_at_end(text: str) -> bool:
-    depth = 0
-    for i, ch in enumerate(text):
-        depth += (ch == "(") - (ch == ")")
-        if depth == 0:
-            return i == len(text) - 1
-    return False
-
-
-def _cpp(expr: Expr) -> str:
+def _cpp(expr: Expr) -> tuple[str, bool]:
+    """An expression, and whether it is a sum, which binds less than what may be around it."""
     if expr.kind == "const":
-        return str(expr.value)
+        return str(expr.value), False
     if expr.kind == "var":
-        return expr.name
+        return expr.name, False
     assert expr.left is not None and expr.right is not None
-    left, right = _cpp(expr.left), _cpp(expr.right)
-    if expr.kind in ("+", "*"):
-        if expr.kind == "+" and expr.right.kind == "const" and expr.right.value < 0:
-            return f"({left} - {-expr.right.value})"
-        return f"({left} {expr.kind} {right})"
-    if _never_negative(expr.left):
-        return f"({left} {'/' if expr.kind == 'floordiv' else '%'} {right})"
+    left, left_sum = _cpp(expr.left)
+    right, right_sum = _cpp(expr.right)
+    if expr.kind == "+":
+        if expr.right.kind == "const" and expr.right.value < 0:
+            return f"{left} - {-expr.right.value}", True
+        return f"{left} + {right}", True
+    if expr.kind == "*" or _never_negative(expr.left):
+        # Products, quotients and remainders are read from the left; the right is a constant.
+        left = f"({left})" if left_sum else left
+        right = f"({right})" if right_sum or expr.right.kind not in ("const", "var") else right
+        return f"{left} {_OPERATORS[expr.kind]} {right}", False
     function = "elk::floorDiv" if expr.kind == "floordiv" else "elk::floorMod"
-    return f"{function}({left}, {right})"
+    return f"{function}({left}, {right})", False
+
+
+_OPERATORS = {"*": "*", "floordiv": "/", "mod": "%"}
+
+
+def _blocks(expr: Expr) -> tuple[int, int, int] | None:
+    """(d, m, w) of `c / d % m * w`, None for another expression."""
+    width = 1
+    if expr.kind == "*" and expr.left and expr.right and expr.right.kind == "const":
+        expr, width = expr.left, expr.right.value
+    if expr.kind != "mod" or not expr.left or not expr.right or expr.right.kind != "const":
+        return None
+    modulus, core, near = expr.right.value, expr.left, 1
+    if core.kind == "floordiv" and core.left and core.right and core.right.kind == "const":
+        core, near = core.left, core.right.value
+    if core != CORE or near < 1 or modulus < 1:
+        return None
+    return near, modulus, width
 
 
 def _function(expr: Expr) -> str:
@@ -220,16 +233,36 @@ def _function(expr: Expr) -> str:
     return f"[]({c}, {s}) -> long {{ return {cpp_expr(expr)}; }}"
 
 
+def _cut(cut: Cut) -> str:
+    blocks = _blocks(cut.start)
+    if blocks is not None and blocks[2] == cut.size:
+        near, modulus, width = blocks
+        return f"elk::blocks<{near}, {modulus}{f', {width}' if width != 1 else ''}>"
+    return f"{{{_function(cut.start)}, {cut.size}}}"
+
+
+def _narrowing(axis: AxisLayout) -> list[Cut]:
+    """The cuts of an axis without those that keep all of what they cut."""
+    kept: list[Cut] = []
+    size = axis.extent
+    for cut in axis.cuts:
+        if cut.size != size or cut.start != const(0):
+            kept.append(cut)
+        size = cut.size
+    return kept
+
+
 def _axis(axis: AxisLayout) -> str:
-    if not axis.cuts and axis.slots == 1:
+    narrowing = _narrowing(axis)
+    if not narrowing and axis.slots == 1:
         return f"{{{axis.extent}}}"
-    cuts = ", ".join(f"{{{_function(cut.start)}, {cut.size}}}" for cut in axis.cuts)
+    cuts = ", ".join(map(_cut, narrowing))
     slots = f", {axis.slots}" if axis.slots > 1 else ""
     return f"{{{axis.extent}, {{{cuts}}}{slots}}}"
 
 
 def cpp_layout(layout: Layout) -> str:
     """The initializer of an `elk::Layout`."""
-    axes = ",".join(f"\n    {_axis(a)}" for a in layout.axes)
+    axes = ", ".join(map(_axis, layout.axes))
     guard = "" if layout.guard is None else f", {_function(layout.guard)}"
     return f"{{{layout.cores}, {len(layout.axes)}, {{{axes}}}{guard}}}"

@@ -22,9 +22,8 @@ from elk_ir.dialects import ipu
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.ipu.attrs import RefAttr, VertexPhase
 from elk_ir.dialects.location import node_names
-from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
-from elk_ir.plan.domain import Operator, Phase
+from elk_ir.plan.domain import Phase
 from elk_ir.plan.expr import Expr
 from elk_ir.plan.layout import Layout
 from elk_ir.targets.ipu import cpp_host
@@ -45,11 +44,10 @@ from elk_ir.targets.ipu.cpp_common import (
 )
 from elk_ir.targets.ipu.cpp_emulation import EMULATED_VERTEX, Emulation
 from elk_ir.targets.ipu.cpp_host import Remote
+from elk_ir.targets.ipu.cpp_names import ProgramNames
 from elk_ir.targets.ipu.cpp_types import (
-    Names,
     comment,
     cpp_expr,
-    cpp_layout,
     cpp_type,
     literal,
     quoted,
@@ -60,78 +58,23 @@ RUNTIME = Path(__file__).parent / "runtime"
 """The folder to compile against where there is no Poplar (`g++ -I`)."""
 
 
-class _Emitter:
+class _Emitter(ProgramNames):
     def __init__(self, module: ModuleOp):
-        self.module = module
+        super().__init__(module)
         chip = module.attributes.get("icca.chip")
         self.chip = chip.to_chip() if isinstance(chip, ChipAttr) else None
         self.cost = self.chip and device_model(self.chip)
         self.hbm = self.chip and Emulation(self.chip)
-        self.names = Names()
-        self.layouts: dict[Layout, str] = {}
-        self.variables: dict[str, Variable] = {}
-        self.operators: dict[str, tuple[ipu.CodeletOp, Operator]] = {}
+        ops = [op for op in module.body.block.ops if isinstance(op, ipu.CodeletOp)]
+        self.operators = {op.sym_name.data: (op, op.structured.operator()) for op in ops}
         self.codelets: dict[tuple[str, VertexPhase], Codelet] = {}
+        self.classes: dict[tuple[str, ...], Codelet] = {}
         self.fills: set[str] = set()
         self.indexers: set[str] = set()
         self.counters: dict[SSAValue, str] = {}
         self.steps: set[SSAValue] = set()
         self.methods: list[list[str]] = []
         self.initial: list[str] = []
-        self.counts: dict[str, int] = {}
-        program: ipu.ProgramOp | None = None
-        for op in module.body.block.ops:
-            if isinstance(op, ipu.VarOp):
-                layout = op.layout.data
-                self.variables[op.sym_name.data] = Variable(
-                    op,
-                    self.names.get("var", op.sym_name.data),
-                    layout,
-                    self.layout(layout),
-                    shape_dtype(op.type)[1],
-                )
-            elif isinstance(op, ipu.CodeletOp):
-                self.operators[op.sym_name.data] = (op, op.structured.operator())
-            elif isinstance(op, ipu.ProgramOp):
-                program = op
-        if program is None:
-            raise ElkError(
-                "the module has no ipu.program", hint="lower it with convert-icca-to-ipu first"
-            )
-        self.program = program
-        ops = [op for op in module.body.block.ops if isinstance(op, ipu.RemoteOp)]
-        self.remotes: dict[str, Remote] = {
-            r.name: r for r in cpp_host.remotes(ops, list(program.walk()), self.names)
-        }
-
-    # ------------------------------------------------------------------ names
-
-    def layout(self, layout: Layout) -> str:
-        """The identifier of a layout; equal ones share one."""
-        return self.layouts.setdefault(layout, f"L{len(self.layouts)}")
-
-    def var(self, name: SymbolRefAttr | str) -> Variable:
-        """A variable. Raises ElkError for one that is not declared."""
-        key = name if isinstance(name, str) else name.root_reference.data
-        if key not in self.variables:
-            raise ElkError(f"no ipu.var is called @{key}")
-        return self.variables[key]
-
-    def remote(self, name: SymbolRefAttr) -> Remote:
-        """A remote buffer. Raises ElkError for one that is not declared."""
-        key = name.root_reference.data
-        if key not in self.remotes:
-            raise ElkError(f"no ipu.remote is called @{key}")
-        return self.remotes[key]
-
-    def label(self, text: str) -> str:
-        """A name for the engine's reports; a second use gets a number."""
-        count = self.counts[text] = self.counts.get(text, 0) + 1
-        return quoted(text if count == 1 else f"{text}#{count}")
-
-    def slots(self, exprs: Sequence[Expr | None]) -> str:
-        """Slots as a list, -1 for all of an axis."""
-        return "{" + ", ".join("-1" if e is None else cpp_expr(e) for e in exprs) + "}"
 
     # ------------------------------------------------------------------ structure
 
@@ -185,8 +128,7 @@ class _Emitter:
         name = rest if apply is None else apply.sym_name.data.rpartition(".")[0]
         ident = self.names.get("method", f"run {name}")
         lines: list[str] = []
-        for op in ops:
-            self.operation(op, lines)
+        self.statements(ops, lines)
         about = "the rest" if apply is None else self.about(apply)
         text = [f"// {comment(about)}", f"void {ident}(Sequence &prog) {{"]
         self.methods.append([*text, *(f"  {line}" for line in lines), "}"])
@@ -203,6 +145,63 @@ class _Emitter:
         return f"{', '.join(nodes[:6]) or owner or op.sym_name.data}{more}: {kind}"
 
     # ------------------------------------------------------------------ operations
+
+    def statements(self, ops: Sequence[Operation], out: list[str]) -> None:
+        """The statements of operations in order; one for all statistics that move together, and one
+        for partial statistics that are gathered and merged."""
+        at = 0
+        while at < len(ops):
+            done = self.combine(ops[at:], out) or self.reshard_all(ops[at:], out)
+            if not done:
+                self.operation(ops[at], out)
+            at += done or 1
+
+    def reshard_all(self, ops: Sequence[Operation], out: list[str]) -> int:
+        """A statement for the changes of layout that the operations begin with, if they move an
+        array of variables to another; how many they are."""
+        first = ops[0]
+        if not isinstance(first, ipu.ReshardOp):
+            return 0
+        array = self.declared.arrays.get(first.target.root_reference.data)
+        moves = _plain_reshards(ops[: len(array.members) if array else 0])
+        groups = self.moved(moves)
+        if groups is None:
+            return 0
+        out.append(f"elk::reshard(prog, {groups[0]}, {groups[1]});")
+        return len(moves)
+
+    def combine(self, ops: Sequence[Operation], out: list[str]) -> int:
+        """A statement for partial statistics that are gathered and merged, if the operations begin
+        with that and each is in its first slot; how many they are."""
+        moves = _plain_reshards(ops)
+        op = ops[len(moves)] if moves and len(moves) < len(ops) else None
+        if not isinstance(op, ipu.ExecuteOp) or op.phase.data is not VertexPhase.COMBINE:
+            return 0
+        codelet, edges = self.codelet(op), self.edges(op)
+        count = len(edges) // 2
+        fields = [f"{kind}{i}" for kind in "ga" for i in range(count)]
+        merged = self.declared.whole([v.op.sym_name.data for _, v, _ in edges[count:]])
+        if (
+            [v.op.sym_name.data for _, v, _ in edges[:count]]
+            != [o.target.root_reference.data for o in moves]
+            or merged is None
+            or [f for f, _, _ in edges] != fields
+            or not set(fields) <= set(codelet.fields)
+            or any(self.block_at(slots) != "c" for _, _, slots in edges)
+            or self.block_at([e.data for e in op.at]) != "c"
+            or (groups := self.moved(moves)) is None
+        ):
+            return 0
+        cycles = 0 if self.cost is None else self.cycles(op)
+        name = self.label(op.sym_name.data)
+        node = edges[0][1].op.sym_name.data.rpartition(".")[0]
+        last = "" if name == quoted(f"{node}.combine") else f", {name}"
+        out += [
+            f"elk::combine(graph, prog, {groups[0]}, {groups[1]}, {merged},",
+            f"             {quoted(codelet.name)}, {self.layout(op.iterate.data)},"
+            f" {codelet.box}, {cycles}{last});",
+        ]
+        return len(moves) + 1
 
     def operation(self, op: Operation, out: list[str]) -> None:
         """The statements of one operation."""
@@ -228,8 +227,8 @@ class _Emitter:
                 source, target = self.var(op.source.data.name), self.var(op.target.data.name)
                 slots = self.slots(op.target.data.slots)
                 out.append(
-                    f"elk::localCopy(prog, {source.ident}, {target.ident}, {target.layout_ident},"
-                    f" {slots}, {self.label(op.target.data.name + '.landed')});"
+                    f"elk::localCopy(prog, {source.ident}, {target.ident}, {slots},"
+                    f" {self.label(op.target.data.name + '.landed')});"
                 )
             case ipu.ExecuteOp():
                 self.execute(op, out)
@@ -244,8 +243,7 @@ class _Emitter:
         first, count = op.first.value.data, op.count.value.data
         out.append(f"for (long t = {first}; t < {first + count}; ++t) {{")
         inner: list[str] = []
-        for o in op.body.block.ops:
-            self.operation(o, inner)
+        self.statements(list(op.body.block.ops), inner)
         out += [f"  {line}" for line in inner]
         out.append("}")
         self.steps.clear()
@@ -292,7 +290,7 @@ class _Emitter:
         if self.hbm and op.init is None:
             part = (op.axis.value.data, high[op.axis.value.data]) if op.axis else None
             cycles = self.hbm.preload_cycles(v.layout, v.dtype, part)
-        what = f"{v.ident}, {v.layout_ident}, {{{box}}}, {cycles}, {quoted(name)}{last}"
+        what = f"{v.ident}, {{{box}}}, {cycles}{last}"
         call = [
             f"elk::preload(graph, prog, {r.ident},",
             f"             {rows},",
@@ -318,8 +316,8 @@ class _Emitter:
         else:
             rows = self.rows(r, op.row, axis, lo, hi, name)
         call = [
-            f"elk::store(graph, prog, {v.ident}, {v.layout_ident}, {r.ident},",
-            f"           {rows}, {cycles}, {quoted(name)}{first});",
+            f"elk::store(graph, prog, {v.ident}, {r.ident},",
+            f"           {rows}, {cycles}{first});",
         ]
         if first:
             call = ["{", "  Sequence index;", *(f"  {line}" for line in call), "}"]
@@ -340,20 +338,17 @@ class _Emitter:
         value = literal(op.value.value.data, fill_value(v.dtype))
         kind = cpp_type(v.dtype).value
         out.append(
-            f"elk::fill<{kind}>(graph, prog, {v.ident}, {quoted(filler(v.dtype))}, {value},"
-            f" {self.label(v.op.sym_name.data)});"
+            f"elk::fill<{kind}>(graph, prog, {v.ident}, {quoted(filler(v.dtype))}, {value}"
+            f"{self.own_label(v)});"
         )
 
     def reshard(self, op: ipu.ReshardOp, out: list[str]) -> None:
         """A change of layout."""
         s, t = self.var(op.source), self.var(op.target)
-        shift = ""
+        last = self.own_label(t)
         if op.axis is not None and op.start is not None:
-            shift = f", {op.axis.value.data}, {op.start.value.data}"
-        out.append(
-            f"elk::reshard(prog, {s.ident}, {s.layout_ident}, {t.ident}, {t.layout_ident},"
-            f" {self.label(t.op.sym_name.data)}{shift});"
-        )
+            last = f"{last or ', nullptr'}, {op.axis.value.data}, {op.start.value.data}"
+        out.append(f"elk::reshard(prog, {s.ident}, {t.ident}{last});")
 
     def exchange(self, op: ipu.ExchangeOp, out: list[str]) -> None:
         """A ring shift."""
@@ -361,10 +356,7 @@ class _Emitter:
         sender = op.map.data
         c = "long c" if sender.uses("c") else "long"
         step = "long t" if sender.uses("t") else "long"
-        out.append(
-            f"elk::shift(prog, {s.ident}, {s.layout_ident}, {self.slots(op.source.data.slots)},"
-            f" {t.ident}, {t.layout_ident},"
-        )
+        out.append(f"elk::shift(prog, {s.ident}, {self.slots(op.source.data.slots)}, {t.ident},")
         out.append(
             f"    []({c}, {step}) -> long {{ return {cpp_expr(sender)}; }},"
             f" {'t' if op.step is not None else '0'}, {self.label(t.op.sym_name.data)});"
@@ -374,26 +366,24 @@ class _Emitter:
         """A compute set."""
         codelet = self.codelet(op)
         iterate: Layout = op.iterate.data
-        box = [f for f in codelet.fields if f[0] in "nos"]
-        name, at = op.sym_name.data, self.slots([e.data for e in op.at])
+        name, at = op.sym_name.data, self.block_at([e.data for e in op.at])
         out += [
             "{",
             f"  ComputeSet cs = graph.addComputeSet({self.label(name)});",
             f"  for (unsigned c = 0; c < {iterate.cores}; ++c) {{",
-            f"    const elk::Block it = {self.layout(iterate)}.block(c, {at});",
+            f"    const elk::Block it = {self.layout(iterate)}.block({at});",
             "    if (it.empty())",
             "      continue;",
             f"    VertexRef v = graph.addVertex(cs, {quoted(codelet.name)});",
         ]
-        out += [
-            f'    graph.connect(v["{field}"], elk::block({v.ident}, {v.layout_ident}, c,'
-            f" {self.slots(slots)}));"
+        edges = [
+            (field, v, self.block_at(slots))
             for field, v, slots in self.edges(op)
             if field in codelet.fields
         ]
-        if box:
-            fields = ", ".join(quoted(f) for f in box)
-            out.append(f"    elk::setBox(graph, v, it, {{{fields}}});")
+        out += [f"    {line}" for line in self.declared.connections(edges)]
+        if codelet.box != '""':
+            out.append(f"    elk::setBox(graph, v, it, {codelet.box});")
         if op.phase.data is VertexPhase.COMBINE:
             ways = self.var(_ref(op.ins.data[0]).name).layout.shape[0]
             out.append(f'    graph.setInitialValue(v["ways"], {ways});')
@@ -443,7 +433,8 @@ class _Emitter:
         return found
 
     def codelet(self, op: ipu.ExecuteOp) -> Codelet:
-        """The vertex class of a compute set; those of one operator and phase share it."""
+        """The vertex class of a compute set. Those of one operator and phase share it, and those of
+        operators whose classes are the same but for the name."""
         symbol, phase = op.codelet.root_reference.data, op.phase.data
         if symbol not in self.operators:
             raise ElkError(f"no codelet is called @{symbol}")
@@ -458,29 +449,11 @@ class _Emitter:
             except ElkError as error:
                 error.where = error.where or symbol
                 raise
-            self.codelets[key] = Codelet(name, text, codelet_fields(text))
+            made = Codelet(name, text, codelet_fields(text))
+            self.codelets[key] = self.classes.setdefault((phase, *text[2:]), made)
         return self.codelets[key]
 
     # ------------------------------------------------------------------ the text
-
-    def declarations(self) -> list[list[str]]:
-        """Statements that add the variables, in runs of a size that compiles quickly."""
-        runs: list[list[str]] = [[]]
-        for name, v in self.variables.items():
-            at, size = v.op.at.value.data, v.op.bytes.value.data
-            n = v.layout.elements
-            owner = f" of {v.op.owner.data}" if v.op.owner is not None else ""
-            runs[-1] += [
-                f"// bytes {at}..{at + size} of a tile: {v.op.type}{comment(owner)}",
-                f"{v.ident} = graph.addVariable({cpp_type(v.dtype).poplar},"
-                f" {{{v.layout.cores}, {n}}}, {quoted(name)});",
-                f"for (unsigned c = 0; c < {v.layout.cores}; ++c)",
-                f"  graph.setTileMapping({v.ident}.flatten().slice(c * {n}, (c + 1) * {n}), c);",
-                f"elk::placeAt({v.ident}, {at});",
-            ]
-            if len(runs[-1]) > 200:
-                runs.append([])
-        return [run for run in runs if run]
 
     def text(self) -> str:
         """The whole program."""
@@ -505,18 +478,18 @@ class _Emitter:
             out += [*filler_text(dtype), ""]
         for dtype in sorted(self.indexers):
             out += [*indexer_text(dtype), ""]
-        for codelet in self.codelets.values():
+        for codelet in self.classes.values():
             out += [*codelet.text, ""]
         out += self.registrations()
         out += ["#endif", "", "#ifndef __POPC__"]
-        rank = max((len(x.axes) for x in self.layouts), default=1)
-        out.append(f"constexpr unsigned long MAX_RANK = {max(rank, 1)};")
+        out.append(f"constexpr unsigned long MAX_RANK = {self.rank};")
         out += self.hbm.constants() if self.hbm else []
         for name in ("elk_layout.hpp", "elk_graph.hpp", "elk_host.hpp"):
             out += [*helper(name), ""]
         out += ["namespace {", "using namespace poplar;", "using namespace poplar::program;", ""]
         out.append("// Which box of a tensor core c holds in slot s.")
-        out += [f"constexpr elk::Layout {i} = {cpp_layout(x)};" for x, i in self.layouts.items()]
+        out.append("constexpr elk::Layout")
+        out.append(",\n".join(f"    {i} = {text}" for text, i in self.layouts.items()) + ";")
         out += ["", *self.model(calls, remotes), "} // namespace", ""]
         clock = self.hbm and self.hbm.clock()
         out += cpp_host.main_lines(remotes, filled_after(self.module), chips, tiles, clock)
@@ -527,12 +500,10 @@ class _Emitter:
         """The class that builds the graph and its programs."""
         out = ["struct Model {", "  Graph &graph;"]
         out += [f"  RemoteBuffer {r.ident};" for r in remotes]
-        out += [f"  Tensor {v.ident};" for v in self.variables.values()]
+        out += [f"  {line}" for line in self.declared.lines(self.variables)]
         for counter in self.counters.values():
             out += [f"  Tensor {counter}, {counter}First;", f"  ComputeSet {counter}Next;"]
-        runs = self.declarations()
         out += ["", "  explicit Model(Graph &graph) : graph(graph) {", "    declareRemotes();"]
-        out += [f"    declare{i}();" for i in range(len(runs))]
         for value, counter in self.counters.items():
             loop = value.owner.parent_op() if isinstance(value.owner, Block) else None
             assert isinstance(loop, ipu.RepeatOp)
@@ -540,8 +511,6 @@ class _Emitter:
         out += ["  }", "", "  void declareRemotes() {"]
         out += [f"    {line}" for line in cpp_host.declare_remotes(remotes)]
         out.append("  }")
-        for i, run in enumerate(runs):
-            out += ["", f"  void declare{i}() {{", *(f"    {line}" for line in run), "  }"]
         for method in self.methods:
             out += ["", *(f"  {line}" for line in method)]
         for name, lines in (
@@ -559,7 +528,7 @@ class _Emitter:
         known += [(filler(d), ["out", "value"]) for d in sorted(self.fills)]
         index_fields = ["indices", "layer", "rows", "plus", "outer", "count", "inner"]
         known += [(indexer(d), index_fields) for d in sorted(self.indexers)]
-        known += [(c.name, c.fields) for c in self.codelets.values()]
+        known += [(c.name, c.fields) for c in self.classes.values()]
         return registration_lines(known, EMULATED_VERTEX)
 
     def machine(self) -> tuple[int, int]:
@@ -572,6 +541,16 @@ class _Emitter:
 def _ref(attr: Attribute):
     assert isinstance(attr, RefAttr)
     return attr.data
+
+
+def _plain_reshards(ops: Sequence[Operation]) -> list[ipu.ReshardOp]:
+    """The changes of layout of whole tensors that operations begin with."""
+    found: list[ipu.ReshardOp] = []
+    for op in ops:
+        if not isinstance(op, ipu.ReshardOp) or op.axis is not None:
+            break
+        found.append(op)
+    return found
 
 
 def _apply_in(op: Operation) -> ipu.ExecuteOp | None:

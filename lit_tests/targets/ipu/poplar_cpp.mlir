@@ -32,40 +32,37 @@ func.func @main(%h: tensor<2x64xf32> {onnx.name = "h"}) -> (tensor<2x32xf32> {on
 // CHECK-NEXT:   sum += x0[i0 * s2 + i2] * x1[i2 * s1 + i1];
 // CHECK:      a0[i0 * s1 + i1] += sum;
 
-// Layouts are functions of the core's number.
-// CHECK: constexpr elk::Layout L0 = {8, 2, {
-// CHECK-NEXT: (long c, long) -> long { return (c / 4) % 2; }, 1}
+// Layouts are functions of the core's number: neighbours that share a block, blocks, their size.
+// CHECK: constexpr elk::Layout
+// CHECK-NEXT: L0 = {8, 2, {{[{][{]}}2, {elk::blocks<4, 2>}}, {{[{]}}64, {elk::blocks<1, 4, 16>}}}},
 
-// HBM, and variables with their tile mappings and addresses.
+// Variables with their layouts and addresses, and HBM.
+// CHECK: struct Model {
+// CHECK: // /model/q:0
+// CHECK-NEXT: elk::Variable model_q_0_preload1{graph, FLOAT, {{L[0-9]+}}, "_model_q_0.preload1", {{[0-9]+}}};
 // CHECK: // weight, tensor<64x64xf32>
 // CHECK-NEXT: wq = graph.addRemoteBuffer("wq", FLOAT, 4096);
-// CHECK: // bytes {{[0-9]+\.\.[0-9]+}} of a tile: tensor<64x64xf32> of /model/q:0
-// CHECK-NEXT: model_q_0_preload1 = graph.addVariable(FLOAT, {8, 512}, "_model_q_0.preload1");
-// CHECK-NEXT: for (unsigned c = 0; c < 8; ++c)
-// CHECK-NEXT:   graph.setTileMapping(model_q_0_preload1.flatten().slice(c * 512, (c + 1) * 512), c);
-// CHECK-NEXT: elk::placeAt(model_q_0_preload1, {{[0-9]+}});
 
 // The product: the next operator's weight starts, the ring's first step, a shift, the last step.
 // CHECK: // /model/q:0: contract
 // CHECK-NEXT: void run_model_q_0(Sequence &prog) {
 // CHECK-NEXT:   elk::preload(graph, prog, wo,
-// CHECK:   elk::reshard(prog, norm_result0, L0, model_q_0_execute0,
+// CHECK:   elk::reshard(prog, norm_result0, model_q_0_execute0);
 // CHECK:   elk::wait(prog, "_model_q_0.preload1");
-// CHECK:   elk::fill<float>(graph, prog, model_q_0_partial0, "Fill_float32", 0.0f,
+// CHECK:   elk::fill<float>(graph, prog, model_q_0_partial0, "Fill_float32", 0.0f);
 // CHECK:   for (long t = 0; t < 1; ++t) {
 // CHECK:     ComputeSet cs = graph.addComputeSet("_model_q_0.local");
 // CHECK:     for (unsigned c = 0; c < 8; ++c) {
 // CHECK:       VertexRef v = graph.addVertex(cs, "model_q_0_local");
-// CHECK-NEXT:  graph.connect(v["x0"], elk::block(model_q_0_execute0,
+// CHECK-NEXT:  graph.connect(v["x0"], model_q_0_execute0.block(c
 // CHECK:       graph.setPerfEstimate(v, {{[0-9]+}});
 // CHECK-NEXT:  graph.setTileMapping(v, c);
 // CHECK:     prog.add(Execute(cs));
 // CHECK:   elk::shift(prog, model_q_0_preload1,
 // CHECK:   elk::localCopy(prog, model_q_0_landing1, model_q_0_preload1,
 // CHECK:   graph.addComputeSet("_model_q_0.local#2");
-// CHECK:   elk::reshard(prog, model_q_0_partial0, {{.*}}, model_q_0_gathered0,
-// CHECK:   graph.addVertex(cs, "model_q_0_combine");
-// CHECK:   graph.setInitialValue(v["ways"], 2);
+// CHECK:   elk::combine(graph, prog, model_q_0_partial0, model_q_0_gathered0, model_q_0_merged0,
+// CHECK-NEXT: "model_q_0_combine", {{L[0-9]+}}, "n0 n1 s0 s1", {{[0-9]+}});
 
 // Streams of the host around it.
 // CHECK: DataStream fifo = graph.addHostToDeviceFIFO("h", FLOAT, 128);

@@ -35,88 +35,139 @@ inline void wait(Sequence &prog, const char *name) {
 #endif
 }
 
-// The block of a core in the given slots.
-inline Tensor block(const Tensor &t, const Layout &layout, long c, Slots slot) {
-  long first = 0;
-  for (size_t j = 0; j < layout.rank; ++j)
-    first = first * layout.axes[j].slots + slot.begin()[j];
-  const long n = product(layout.blockShape());
-  return t[c].slice(first * n, (first + 1) * n);
-}
+// A part of a tensor: row c is what core c holds of it, slots first, on tile c. The name is the one
+// in the engine's reports.
+struct Variable {
+  const Layout &layout;
+  std::string name;
+  Tensor tensor;
 
-// What a core holds in the given slots, -1 for all along an axis; flat.
-inline Tensor slots(const Tensor &t, const Layout &layout, long c, Slots slot) {
-  if (!slot.size())
-    return t[c].flatten();
-  const Longs all = layout.slots(), inner = layout.blockShape();
-  Sizes shape(all.begin(), all.end());
-  shape.insert(shape.end(), inner.begin(), inner.end());
-  Tensor view = t[c].reshape(shape);
-  for (size_t j = 0; j < slot.size(); ++j)
-    if (slot.begin()[j] >= 0)
-      view = view.slice(slot.begin()[j], slot.begin()[j] + 1, j);
-  return view.flatten();
-}
+  Variable(poplar::Graph &graph, const poplar::Type &type, const Layout &layout,
+           const std::string &name, long address)
+      : layout(layout), name(name) {
+    const size_t n = static_cast<size_t>(layout.elements());
+    tensor = graph.addVariable(type, {layout.cores, n}, {name});
+    for (unsigned c = 0; c < layout.cores; ++c)
+      graph.setTileMapping(tensor.flatten().slice(c * n, (c + 1) * n), c);
+    placeAt(tensor, address);
+  }
 
-// A box of a block.
-inline Tensor view(const Tensor &t, const Layout &layout, const Part &p) {
-  const Longs inner = layout.blockShape();
-  Tensor v = t[p.core].slice(p.first, p.first + product(inner));
-  v = v.reshape(Sizes(inner.begin(), inner.end()));
-  for (size_t j = 0; j < inner.size(); ++j)
-    v = v.slice(p.start[j], p.start[j] + p.shape[j], j);
-  return v;
+  // The block of a core in the given slots, 0 unless they are given.
+  Tensor block(long c, Slots slot = {}) const {
+    long first = 0;
+    for (size_t j = 0; j < slot.size(); ++j)
+      first = first * layout.axes[j].slots + slot.begin()[j];
+    const long n = product(layout.blockShape());
+    return tensor[c].slice(first * n, (first + 1) * n);
+  }
+
+  // What a core holds in the given slots, -1 for all along an axis; flat.
+  Tensor slots(long c, Slots slot) const {
+    if (!slot.size())
+      return tensor[c].flatten();
+    const Longs all = layout.slots(), inner = layout.blockShape();
+    Sizes shape(all.begin(), all.end());
+    shape.insert(shape.end(), inner.begin(), inner.end());
+    Tensor view = tensor[c].reshape(shape);
+    for (size_t j = 0; j < slot.size(); ++j)
+      if (slot.begin()[j] >= 0)
+        view = view.slice(slot.begin()[j], slot.begin()[j] + 1, j);
+    return view.flatten();
+  }
+
+  // A box of a block.
+  Tensor view(const Part &p) const {
+    const Longs inner = layout.blockShape();
+    Tensor v = tensor[p.core].slice(p.first, p.first + product(inner));
+    v = v.reshape(Sizes(inner.begin(), inner.end()));
+    for (size_t j = 0; j < inner.size(); ++j)
+      v = v.slice(p.start[j], p.start[j] + p.shape[j], j);
+    return v;
+  }
+};
+
+// The statistics of an operator: variables of one type, whose names end in their numbers.
+struct Variables {
+  struct Place {
+    const Layout &layout;
+    long address;
+  };
+  std::vector<Variable> list;
+
+  Variables(poplar::Graph &graph, const poplar::Type &type, const std::string &name,
+            std::initializer_list<Place> places) {
+    for (const Place &p : places)
+      list.emplace_back(graph, type, p.layout, name + std::to_string(list.size()), p.address);
+  }
+  const Variable &operator[](size_t i) const { return list[i]; }
+};
+
+inline const Variable &firstOf(const Variable &x) { return x; }
+inline const Variable &firstOf(const Variables &x) { return x[0]; }
+
+// The fields `field`0, `field`1, … of a vertex on core c are the blocks of the statistics.
+inline void connect(poplar::Graph &graph, const poplar::VertexRef &v, const std::string &field,
+                    const Variable &x, unsigned c) {
+  graph.connect(v[(field + "0").c_str()], x.block(c));
+}
+inline void connect(poplar::Graph &graph, const poplar::VertexRef &v, const std::string &field,
+                    const Variables &x, unsigned c) {
+  for (size_t i = 0; i < x.list.size(); ++i)
+    graph.connect(v[(field + std::to_string(i)).c_str()], x[i].block(c));
 }
 
 // One exchange that carries out all of `list`.
-inline void exchange(Sequence &prog, const std::vector<Move> &list, const Tensor &source,
-                     const Layout &from, const Tensor &target, const Layout &to,
-                     const char *name) {
+inline void exchange(Sequence &prog, const std::vector<Move> &list, const Variable &source,
+                     const Variable &target, const std::string &name) {
   std::vector<Tensor> s, t;
   for (const Move &m : list) {
-    s.push_back(view(source, from, m.from).flatten());
-    t.push_back(view(target, to, m.to).flatten());
+    s.push_back(source.view(m.from).flatten());
+    t.push_back(target.view(m.to).flatten());
   }
   if (!s.empty())
     prog.add(Copy(poplar::concat(s), poplar::concat(t), false, {name}));
 }
 
-// Every core gets its blocks of the tensor in its new layout.
-inline void reshard(Sequence &prog, const Tensor &source, const Layout &from, const Tensor &target,
-                    const Layout &to, const char *name, int axis = -1, long first = 0) {
-  exchange(prog, moves(from, to, axis, first), source, from, target, to, name);
+// Every core gets its blocks of the tensor in its new layout. `name`: the target's, if null.
+inline void reshard(Sequence &prog, const Variable &source, const Variable &target,
+                    const char *name = nullptr, int axis = -1, long first = 0) {
+  exchange(prog, moves(source.layout, target.layout, axis, first), source, target,
+           name ? name : target.name);
+}
+inline void reshard(Sequence &prog, const Variables &source, const Variables &target) {
+  for (size_t i = 0; i < target.list.size(); ++i)
+    reshard(prog, source[i], target[i]);
 }
 
 // Core c reads the slots of core sender(c) into a landing buffer: a ring shift.
-inline void shift(Sequence &prog, const Tensor &source, const Layout &from, Slots slot,
-                  const Tensor &target, const Layout &to, long (*sender)(long c, long t), long t,
-                  const char *name) {
+inline void shift(Sequence &prog, const Variable &source, Slots slot, const Variable &target,
+                  long (*sender)(long c, long t), long t, const char *name) {
   std::vector<Tensor> s, d;
-  for (unsigned c = 0; c < to.cores; ++c) {
-    s.push_back(slots(source, from, sender(c, t), slot));
-    d.push_back(target[c].slice(0, s.back().numElements()));
+  for (unsigned c = 0; c < target.layout.cores; ++c) {
+    s.push_back(source.slots(sender(c, t), slot));
+    d.push_back(target.tensor[c].slice(0, s.back().numElements()));
   }
   prog.add(Copy(poplar::concat(s), poplar::concat(d), false, {name}));
 }
 
 // Every core copies the elements of one of its buffers into slots of another.
-inline void localCopy(Sequence &prog, const Tensor &source, const Tensor &target, const Layout &to,
-                      Slots slot, const char *name) {
+inline void localCopy(Sequence &prog, const Variable &source, const Variable &target, Slots slot,
+                      const char *name) {
   std::vector<Tensor> s, d;
-  for (unsigned c = 0; c < to.cores; ++c) {
-    d.push_back(slots(target, to, c, slot));
-    s.push_back(source[c].flatten().slice(0, d.back().numElements()));
+  for (unsigned c = 0; c < target.layout.cores; ++c) {
+    d.push_back(target.slots(c, slot));
+    s.push_back(source.tensor[c].flatten().slice(0, d.back().numElements()));
   }
   prog.add(Copy(poplar::concat(s), poplar::concat(d), false, {name}));
 }
 
-// Set every element of a variable, each core its own.
+// Set every element of a variable, each core its own. `name`: the variable's, if null.
 template <class T>
-void fill(poplar::Graph &graph, Sequence &prog, const Tensor &t, const char *codelet, T value,
-          const char *name) {
-  poplar::ComputeSet cs = graph.addComputeSet({std::string(name) + ".fill"});
-  for (size_t c = 0; c < t.dim(0); ++c) {
-    poplar::VertexRef v = graph.addVertex(cs, codelet, {{"out", t[c].flatten()}});
+void fill(poplar::Graph &graph, Sequence &prog, const Variable &x, const char *codelet, T value,
+          const char *name = nullptr) {
+  poplar::ComputeSet cs = graph.addComputeSet({(name ? name : x.name) + ".fill"});
+  for (size_t c = 0; c < x.layout.cores; ++c) {
+    poplar::VertexRef v = graph.addVertex(cs, codelet, {{"out", x.tensor[c].flatten()}});
     graph.setInitialValue(v["value"], value);
     graph.setTileMapping(v, c);
   }
@@ -125,12 +176,38 @@ void fill(poplar::Graph &graph, Sequence &prog, const Tensor &t, const char *cod
 
 // Tell a vertex its box: fields nD (points of dimension D), oD (its first) and sD (of a full box).
 inline void setBox(poplar::Graph &graph, const poplar::VertexRef &v, const Block &box,
-                   std::initializer_list<const char *> fields) {
-  for (const char *f : fields) {
-    const size_t d = std::stoul(f + 1);
-    const long value = *f == 'n' ? box.hi[d] - box.origin[d] : *f == 'o' ? box.origin[d] : box.shape[d];
-    graph.setInitialValue(v[f], static_cast<int>(value));
+                   const char *fields) {
+  std::istringstream list(fields);
+  for (std::string f; list >> f;) {
+    const size_t d = std::stoul(f.substr(1));
+    const long value = f[0] == 'n' ? box.hi[d] - box.origin[d] : f[0] == 'o' ? box.origin[d] : box.shape[d];
+    graph.setInitialValue(v[f.c_str()], static_cast<int>(value));
   }
+}
+
+// Partial statistics are gathered, several on each core of `points`, and merged there in order.
+template <class T>
+void combine(poplar::Graph &graph, Sequence &prog, const T &partial, const T &gathered,
+             const T &merged, const char *codelet, const Layout &points, const char *box,
+             unsigned cycles, const char *name = nullptr) {
+  reshard(prog, partial, gathered);
+  const Variable &first = firstOf(gathered);
+  const int ways = static_cast<int>(first.layout.axes[0].extent);
+  const std::string node = first.name.substr(0, first.name.rfind('.'));
+  poplar::ComputeSet cs = graph.addComputeSet({name ? name : node + ".combine"});
+  for (unsigned c = 0; c < points.cores; ++c) {
+    const Block it = points.block(c);
+    if (it.empty())
+      continue;
+    poplar::VertexRef v = graph.addVertex(cs, codelet);
+    connect(graph, v, "g", gathered, c);
+    connect(graph, v, "a", merged, c);
+    setBox(graph, v, it, box);
+    graph.setInitialValue(v["ways"], ways);
+    graph.setPerfEstimate(v, cycles);
+    graph.setTileMapping(v, c);
+  }
+  prog.add(Execute(cs));
 }
 
 // A tensor that is spread over all tiles.
@@ -147,8 +224,7 @@ inline Tensor staging(poplar::Graph &graph, const poplar::Type &type, size_t ele
 
 // The tensor as a whole, as a view of the cores that hold it; `rest` stands for what none holds.
 struct Assembly {
-  const Tensor &t;
-  const Layout &layout;
+  const Variable &variable;
   const Owners &owners;
   const Tensor &rest;
   size_t next = 0, used = 0;
@@ -157,7 +233,7 @@ struct Assembly {
     if (axis == owners.cuts.size()) {
       const Part &cell = owners.cells[next++];
       if (cell.first >= 0)
-        return view(t, layout, cell);
+        return variable.view(cell);
       const size_t n = product(cell.shape);
       used += n;
       return rest.slice(used - n, used).reshape(Sizes(cell.shape.begin(), cell.shape.end()));
@@ -263,46 +339,49 @@ inline void emulate(poplar::Graph &graph, Sequence &prog, const Layout &layout, 
 // buffer come whole: what no core wants of them lands in a scratch tensor. `cycles`: what the
 // compiler takes it for. `first`: what is done when its turn comes.
 inline void preload(poplar::Graph &graph, Sequence &prog, poplar::RemoteBuffer buffer, const Tensor &row,
-                    const Tensor &target, const Layout &layout, Slots high, unsigned cycles,
-                    const char *name, const Sequence &first = Sequence()) {
+                    const Variable &target, Slots high, unsigned cycles,
+                    const Sequence &first = Sequence()) {
+  const char *const name = target.name.c_str();
 #ifdef ELK_EMULATE_HBM
   if (cycles) {
     Sequence delay;
-    emulate(graph, delay, layout, false, cycles, name);
+    emulate(graph, delay, target.layout, false, cycles, name);
     return start(prog, name, delay);
   }
 #endif
   (void)cycles;
-  const Owners owners(layout, high);
+  const Owners owners(target.layout, high);
   Tensor rest;
   if (owners.unheld)
-    rest = staging(graph, target.elementType(), owners.unheld, name);
-  const Tensor whole = Assembly{target, layout, owners, rest}.along(0).flatten();
+    rest = staging(graph, target.tensor.elementType(), owners.unheld, name);
+  const Tensor whole = Assembly{target, owners, rest}.along(0).flatten();
   Sequence copy;
   copy.add(first);
   if (row.valid())
     copy.add(Copy(buffer, whole, row, {name}));
   else
     copy.add(Copy(buffer, whole, {name}));
-  exchange(copy, owners.copies, target, layout, target, layout, (std::string(name) + ".multicast").c_str());
+  exchange(copy, owners.copies, target, target, target.name + ".multicast");
   start(prog, name, copy);
 }
 
 // Start the copy of a variable into rows of a remote buffer. `first`: what is done when its turn
 // comes.
-inline void store(poplar::Graph &graph, Sequence &prog, const Tensor &source, const Layout &layout,
+inline void store(poplar::Graph &graph, Sequence &prog, const Variable &source,
                   poplar::RemoteBuffer buffer, const Tensor &row, unsigned cycles,
-                  const char *name, const Sequence &first = Sequence()) {
+                  const Sequence &first = Sequence()) {
+  const std::string label = source.name + ".store";
+  const char *const name = label.c_str();
 #ifdef ELK_EMULATE_HBM
   Sequence delay;
-  emulate(graph, delay, layout, true, cycles, name);
+  emulate(graph, delay, source.layout, true, cycles, name);
   return start(prog, name, delay);
 #endif
   (void)graph, (void)cycles;
-  const Owners owners(layout, layout.shape());
+  const Owners owners(source.layout, source.layout.shape());
   if (owners.unheld)
-    throw std::runtime_error(std::string(name) + ": no core holds a part of the tensor");
-  const Tensor whole = Assembly{source, layout, owners, Tensor()}.along(0).flatten();
+    throw std::runtime_error(label + ": no core holds a part of the tensor");
+  const Tensor whole = Assembly{source, owners, Tensor()}.along(0).flatten();
   Sequence copy;
   copy.add(first);
   if (row.valid())

@@ -13,6 +13,10 @@ struct Cut {
   long size;
 };
 
+// Core c has block c / D % M, of W elements: D neighbours share one of M blocks, over and over.
+template <long D, long M, long W = 1>
+constexpr Cut blocks = {[](long c, long) -> long { return c / D % M * W; }, W};
+
 // Nested cuts of an axis, outermost first; `slots` blocks of it are kept.
 struct Axis {
   long extent;
@@ -80,6 +84,10 @@ struct Layout {
   // Elements that a core holds: slots, then the block, row-major.
   long elements() const { return product(slots()) * product(blockShape()); }
 
+  Block block(unsigned c) const {
+    const long first[MAX_RANK] = {};
+    return block(c, first);
+  }
   Block block(unsigned c, Slots slot) const { return block(c, slot.begin()); }
 
   Block block(unsigned c, const long *slot) const {

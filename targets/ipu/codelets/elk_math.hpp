@@ -85,4 +85,16 @@ static inline float rescale(float x, float top) {
   return x == -INFINITY ? 0.0f : std::exp(x - (top == -INFINITY ? 0.0f : top));
 }
 
+// The maximum of scores and the sum of their exponentials beside it. Of weighted values that are
+// summed along with them, those so far count `old` after an addition and the new ones `weight`.
+struct LogSum {
+  float top, total, old, weight;
+  void add(float score, float sum = 1) {
+    const float now = maximum(top, score);
+    old = rescale(top, now), weight = rescale(score, now);
+    total = total * old + sum * weight;
+    top = now;
+  }
+};
+
 } // namespace elk

@@ -116,11 +116,14 @@ POPLAR_LITE_COLD Registered::Registered(const VertexInfo &info) { vertexTypes().
 
 // C++17 has no reflection, and popc, which reads the fields of a vertex from its source, is not
 // here: a program that is compiled against this runtime names them.
-#define POPLAR_LITE_FIELD(V, F)                                                                   \
-  poplar::lite::fieldInfo<decltype(V::F)>(#F, __builtin_offsetof(V, F))
+#define POPLAR_LITE_FIELD(F)                                                                      \
+  poplar::lite::fieldInfo<decltype(Of::F)>(#F, __builtin_offsetof(Of, F))
 #define POPLAR_LITE_VERTEX(V, ...)                                                                \
-  static constexpr poplar::lite::FieldInfo V##_fields[] = {__VA_ARGS__};                          \
+  struct V##_fields {                                                                             \
+    using Of = V;                                                                                 \
+    static constexpr poplar::lite::FieldInfo list[] = {__VA_ARGS__};                              \
+  };                                                                                              \
   static constexpr poplar::lite::VertexInfo V##_info = {                                          \
-      #V, sizeof(V), poplar::lite::Compute<V>::run, V##_fields,                                   \
-      sizeof V##_fields / sizeof V##_fields[0]};                                                  \
+      #V, sizeof(V), poplar::lite::Compute<V>::run, V##_fields::list,                             \
+      sizeof V##_fields::list / sizeof V##_fields::list[0]};                                      \
   static const poplar::lite::Registered V##_registered(V##_info)
