@@ -48,14 +48,17 @@ def view_of(access: Access, extents: tuple[int, ...], dtype: str | None = None) 
         return lambda tensor: tensor.transpose(order)
     if 0 in access.shape:
         raise NoShortWayError
+    inner, outer = _overlap(access, shape, origin)
+    inside = all(t == slice(0, n) for t, n in zip(outer, shape, strict=True))
+    if inside and (part := _part(access, inner)) is not None:
+        return part
     windows = windows_of(access, shape, extents)
     if plain:
         return windows
+    if inside:
+        return lambda tensor: windows(tensor[inner])
     neutral = 0 if access.neutral is None else access.neutral
     element = dtype_of(access.dtype)
-    inner, outer = _overlap(access, shape, origin)
-    if all(t == slice(0, n) for t, n in zip(outer, shape, strict=True)):
-        return lambda tensor: windows(tensor[inner])
 
     def padded(tensor: Array) -> Array:
         block = np.full(shape, neutral, element)
@@ -68,6 +71,21 @@ def view_of(access: Access, extents: tuple[int, ...], dtype: str | None = None) 
 def _origin(access: Access, extents: tuple[int, ...]) -> list[int]:
     """Where the image of the domain begins on each axis, which may be outside of the tensor."""
     return [a.offset + sum(k * (extents[d] - 1) for d, k in a.terms if k < 0) for a in access.axes]
+
+
+def _part(access: Access, inner: tuple[slice, ...]) -> View | None:
+    """The view of a box of the tensor, if each axis is one dimension from there on, or one place;
+    None for other accesses."""
+    terms = [axis.terms for axis in access.axes]
+    found = [d for t in terms for d, _ in t]
+    steps = {k for t in terms for _, k in t}
+    if any(len(t) > 1 for t in terms) or steps - {1} or len(set(found)) != len(found):
+        return None
+    box = tuple(s if t else s.start for s, t in zip(inner, terms, strict=True))
+    order = tuple(found.index(d) for d in sorted(found))
+    if order == tuple(range(len(order))):
+        return lambda tensor: tensor[box]
+    return lambda tensor: tensor[box].transpose(order)
 
 
 def _overlap(
