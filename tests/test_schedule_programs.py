@@ -177,8 +177,8 @@ def test_doubling_the_layers_costs_little() -> None:
 
 @pytest.mark.parametrize("over", [1.05, 1.5])
 def test_ideal_where_a_loop_preloads_ahead(over: float) -> None:
-    """On the reference machine, what a loop has issued for the iteration that is peeled off waits in
-    the other SRAM: in little SRAM, too, the program fits and is no slower than a real one."""
+    """On the reference machine, what a loop has issued for the iteration that is peeled off it
+    waits in the other SRAM: in little SRAM, too, the program fits and is no slower."""
     path = MODELS / "vit_static_legacy.onnx"
     chip = load_chip("test-16")
     module, source = import_source(path, chip)
