@@ -1,11 +1,12 @@
-"""The smaller tables of docs/scheduling.md: spills, stages, attention in chunks.
+"""The smaller tables of docs/scheduling.md: spills, stages, attention in chunks, the model.
 
-    python benchmarks/scheduling_tables.py [spills] [stages] [chunks] [--policy search]
+    python benchmarks/scheduling_tables.py [spills] [stages] [chunks] [model] [--policy search]
 
 Tables named are printed, all without a name. `spills`: a tiny training step in less and less SRAM,
 run on the virtual machine (seconds). `stages`: spatial pipelining beside the temporal program under
 elk-dyn (some CPU minutes). `chunks`: attention over a KV cache whole and in chunks under `--policy`
-(about a CPU minute a case and column). Models come from ../shared/models.
+(about a CPU minute a case and column). `model`: a steady layer as the scheduler's model sees it and
+as the simulator does, under every policy (some CPU minutes). Models come from ../shared/models.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from elk_ir.chips import load_chip
 from elk_ir.errors import ElkError
 from elk_ir.numerics.tensors import check_inputs, read_npz
 from elk_ir.process import quiet_collector
+from elk_ir.schedule.policies import EXECUTABLE
 from elk_ir.spatial import spatial_results
 from elk_ir.tools.cmd_compare import compare, prepare
 
@@ -43,6 +45,12 @@ CHUNKED = (
     ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 2048),
     ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 4096),
     ("Gemma-2-27B", "gemma2-27b_L46_dyn_fp16_op20.onnx", 64, 4096),
+)
+MODELED = (
+    ("Llama-2-13B", "llama2-13b_L40_dyn_fp16_op20.onnx"),
+    ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx"),
+    ("Gemma-2-27B", "gemma2-27b_L46_dyn_fp16_op20.onnx"),
+    ("Llama-2-70B", "llama2-70b_L80_dyn_fp16_op20.onnx"),
 )
 
 
@@ -131,7 +139,32 @@ def chunks(policy: str) -> None:
         row(f"{name} {batch}/{kv:,}", milliseconds(whole), parts, milliseconds(cut), *cells)
 
 
-TABLES: dict[str, Callable[[str], None]] = {"spills": spills, "stages": stages, "chunks": chunks}
+def model(_: str) -> None:
+    """A layer in its steady state, twice."""
+    head("case", "policy", "layer in the model, µs", "simulated, µs", "model is off by")
+    for name, file in MODELED:
+        dims = {"batch": 32, "past_sequence_length": 2047}
+        with quiet_collector():
+            results = compare(prepare(str(MODELS / "full" / file), POD, dims), EXECUTABLE)
+            for result in results:
+                if "layer_time_s" not in result:
+                    continue
+                seen, known = result["layer_time_s"], result["layer_model_s"]
+                row(
+                    f"{name} 32/2,048",
+                    result["policy"],
+                    f"{known * 1e6:.1f}",
+                    f"{seen * 1e6:.1f}",
+                    f"{known / seen - 1:+.1%}",
+                )
+
+
+TABLES: dict[str, Callable[[str], None]] = {
+    "spills": spills,
+    "stages": stages,
+    "chunks": chunks,
+    "model": model,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:

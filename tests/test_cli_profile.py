@@ -46,12 +46,12 @@ def test_kinds_in_one_file_and_another_target(
     rows = ["kind, outputs, length, bytes, measured"]
     for i in range(1, 31):
         rows.append(f"reduction,{i % 5 + 1},{8 * i},,{100 + 2 * i}")
-        rows.append(f"shift,,,{64 * i},{236 + 18 * i}")
+        rows.append(f"shift,,,{64 * i},{236 + 19 * i}")
     data, model = tmp_path / "d.csv", tmp_path / "m.txt"
     data.write_text("\n".join(rows) + "\n\n")
     argv = ["profile", "fit", str(data), "-o", str(model), "--target", "measured"]
     assert main(argv) == 0
-    assert "236 + 0.2812 a byte" in capsys.readouterr().out
+    assert "236 + 0.2969 a byte" in capsys.readouterr().out
     assert main(["profile", "show", str(model), "--json"]) == 0
     kinds = [f["kind"] for f in json.loads(capsys.readouterr().out)["fits"]]
     assert kinds == ["reduction", "shift"]

@@ -262,6 +262,7 @@ def _fields(
 ) -> dict[str, Any]:
     from elk_ir.dialects.icca.ops import RepeatOp
     from elk_ir.passes.icca_support import program_of
+    from elk_ir.schedule.model import evaluate
     from elk_ir.schedule.reorder import edit_distance
 
     attributes = module.attributes
@@ -293,6 +294,7 @@ def _fields(
         program, schedule = max(bodies, key=lambda b: len(b[0].ops))
         hbm_s = sum(op.table.hbm_s for op in program.ops if op.loads)
         bound = lower_bound_s(program)
+        model = evaluate(program, schedule)
         heavy = [j for j in schedule.order if program.ops[j].loads]
         outside = max(0.0, fields["lower_bound_s"] - layers * hbm_s)
         fields["lower_bound_s"] = max(fields["lower_bound_s"], outside + (layers - 1) * bound)
@@ -301,7 +303,8 @@ def _fields(
             "layer_time_s": period,
             "layer_hbm_s": hbm_s,
             "layer_lower_bound_s": bound,
-            "layer_execute_s": _alone_s(program, schedule),
+            "layer_model_s": model.time_s,
+            "layer_execute_s": model.execute_s,
             "preload_edit_distance": edit_distance(heavy),
         }
     return fields
@@ -317,12 +320,6 @@ def _period(frame: Frame) -> float | None:
     _, _, cycle, inner = most
     grouped = not inner.rows and len(inner.inner) > 1
     return cycle / len(inner.inner) if grouped else cycle
-
-
-def _alone_s(program: Any, schedule: Any) -> float:
-    from elk_ir.schedule.model import evaluate
-
-    return evaluate(program, schedule).execute_s
 
 
 def lower_bound_s(program: Any) -> float:
