@@ -117,10 +117,19 @@ def _is_legal(op: StructuredOp, domain: Domain) -> bool:
                 return False
     if not _reductions_are_read(op, domain):
         return False
-    return all(
+    return _every_point_is_written(op, domain) and all(
         covers(axes, shape_of(r), extents_of(domain))
         for axes, r in zip(domain.results, op.outs, strict=True)
     )
+
+
+def _every_point_is_written(op: StructuredOp, domain: Domain) -> bool:
+    """Whether a norm or a softmax still has a result for every point of what it runs over. It does
+    not where that is one point, whose place the view has fixed."""
+    if not isinstance(op, SoftmaxOp | NormalizeOp):
+        return True
+    written = {d for axis in domain.results[0] for d, _ in axis.terms}
+    return all(d.kind is not DimKind.REDUCTION or i in written for i, d in enumerate(domain.dims))
 
 
 def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:
@@ -181,7 +190,7 @@ def _fold_back(view: MapOp) -> _Fold | None:
     domain = Domain(domain.dims, domain.operands, (written,))
     if not covers(written, shape_of(view.outs[0]), extents_of(domain)):
         return None
-    return _Fold(op, domain, splits)
+    return _Fold(op, domain, splits) if _every_point_is_written(op, domain) else None
 
 
 def _splits_harm(fold: _Fold) -> bool:

@@ -248,6 +248,14 @@ def reduction_neutral(combiner: Combiner, dtype: str) -> float:
     return int(info.min) if combiner is Combiner.MAX else int(info.max)
 
 
+def check_every_point_is_written(name: str, dims: Sequence[Dim], results: Sequence[Access]) -> None:
+    """Raise VerifyException if a result lacks a reduction dimension, even one of a single point."""
+    for result in results:
+        for i, d in enumerate(dims):
+            if d.kind is DimKind.REDUCTION and i not in result.dims:
+                raise VerifyException(f"{name} has a result for every point of {d.name}")
+
+
 @irdl_op_definition
 class SoftmaxOp(StructuredOp):
     """Softmax (or log-softmax) over the reduction dimensions, in the accumulator type.
@@ -263,6 +271,7 @@ class SoftmaxOp(StructuredOp):
     def build_operator(
         self, dims: tuple[Dim, ...], operands: list[Access], results: list[Access]
     ) -> Operator:
+        check_every_point_is_written("softmax", dims, results)
         dtype = accumulator(operands[0].dtype)
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
         low = float("-inf")
@@ -298,6 +307,7 @@ class NormalizeOp(StructuredOp):
         affine = () if self.affine is None else tuple(self.affine.data.split())
         if len(affine) != len(operands) - 1 or set(affine) - {"scale", "bias"}:
             raise VerifyException(f"affine {affine} does not name the {len(operands) - 1} operands")
+        check_every_point_is_written("a norm", dims, results)
         dtype = accumulator(operands[0].dtype)
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
         # Of the mean square only the sum has to be merged: how many it sums is known.

@@ -336,10 +336,10 @@ def _average_pool(ctx: Context, node: Node) -> SSAValue:
 
 def _counts(window: Window, i: int, extent: int, outputs: int, padding: bool) -> np.ndarray:
     """How many positions of each window along axis i count: those inside the data, or inside the
-    data and its explicit padding."""
+    data and its explicit padding. Of one window where the data has room for none."""
     low = -window.before[i] if padding else 0
     high = extent + (window.after[i] if padding else 0)
-    start = np.arange(outputs) * window.strides[i] - window.before[i]
+    start = np.arange(max(1, outputs)) * window.strides[i] - window.before[i]
     positions = start[:, None] + np.arange(window.kernel[i]) * window.dilations[i]
     return np.maximum(((positions >= low) & (positions < high)).sum(axis=1), 1)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 from elk_ir.chips import Chip, load_chip
@@ -154,3 +155,22 @@ def test_more_rows_are_written_than_a_state_has(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", **rows)
     command = ["verify", str(tmp_path / "rows.mlir"), "--chip", "test-16", "--policy", "basic"]
     assert main([*command, "--inputs", str(tmp_path / "rows.npz")]) == 0
+
+
+def test_moved_result_of_a_softmax_over_one_element() -> None:
+    """The transpose was folded into the softmax, whose result then lacked the dimension that it
+    runs over."""
+    inputs = {"x": normal(1, 1, 2)}
+    nodes = [
+        helper.make_node("LogSoftmax", ["x"], ["s"], axis=0),
+        helper.make_node("Transpose", ["s"], ["y"]),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool", "LpPool"])
+def test_window_larger_than_the_data(op: str) -> None:
+    """No window has room, so the result is empty."""
+    inputs = {"x": normal(1, 2, 1)}
+    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3], strides=[2])
+    agrees(model_of([node], inputs, {"y": "float32"}), inputs)

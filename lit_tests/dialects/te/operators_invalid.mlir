@@ -221,3 +221,19 @@ func.func @layer(%x: tensor<4xf32>) -> tensor<4xf32> {
   } : (tensor<4xf32>) -> tensor<4xf32>
   func.return %0 : tensor<4xf32>
 }
+
+// -----
+
+// CHECK: softmax has a result for every point of m
+func.func @softmax_result(%x: tensor<1x8xf32>) {
+  %0 = te.softmax(%x) <(m = 1 reduce, n = 8), [(m, n)] -> [(0, n)]> : (tensor<1x8xf32>) -> tensor<1x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: a norm has a result for every point of m
+func.func @norm_result(%x: tensor<1x8xf32>) {
+  %0 = te.normalize(%x) <(m = 1 reduce, n = 8), [(m, n)] -> [(0, n)]> {form = #te<norm_form rms>, epsilon = 1.000000e-05 : f32} : (tensor<1x8xf32>) -> tensor<1x8xf32>
+  func.return
+}
