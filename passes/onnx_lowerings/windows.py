@@ -24,6 +24,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Context,
     Fn,
     Node,
+    Unsupported,
     dtype_of_value,
     epilogue,
     lowers,
@@ -63,7 +64,11 @@ class Window:
 def window_of(
     node: Node, spatial: Sequence[int], kernel: Sequence[int], target: Sequence[int]
 ) -> Window:
-    """The window attributes of a convolution or pooling over `spatial` that yields `target`."""
+    """The window attributes of a convolution or pooling over `spatial` that yields `target`.
+
+    Raises Unsupported where there is no room for a window and ONNX's shape inference, which rounds
+    towards zero, gives one all the same.
+    """
     rank = len(spatial)
     strides = tuple(node.attr("strides") or (1,) * rank)
     dilations = tuple(node.attr("dilations") or (1,) * rank)
@@ -77,6 +82,11 @@ def window_of(
             needed = 0 if auto == "VALID" else max(0, reach - spatial[i])
             before[i] = needed // 2 if auto == "SAME_UPPER" else needed - needed // 2
             after[i] = needed - before[i]
+    for i in range(rank):
+        room = spatial[i] + before[i] + after[i] - (kernel[i] - 1) * dilations[i] - 1
+        up = strides[i] - 1 if node.attr("ceil_mode") else 0
+        if target[i] > max(0, (room + up) // strides[i] + 1) == 0:
+            raise Unsupported(f"its window is larger than spatial axis {i} with its padding")
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after))
 
 

@@ -12,7 +12,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from elk_ir.chips import Chip, load_chip
+from elk_ir.errors import ModelError
 from elk_ir.tools.elk import main
+from elk_ir.verify import verify_levels
 from fuzz.builder import OPSET
 from fuzz.reference import Reference
 from fuzz.runner import Case, Tally, run_case
@@ -174,3 +176,13 @@ def test_window_larger_than_the_data(op: str) -> None:
     inputs = {"x": normal(1, 2, 1)}
     node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3], strides=[2])
     agrees(model_of([node], inputs, {"y": "float32"}), inputs)
+
+
+def test_window_that_only_shape_inference_has_room_for() -> None:
+    """ONNX's shape inference rounds towards zero and gives one window, its evaluators give none:
+    the result was one infinity."""
+    inputs = {"x": normal(1, 2, 1)}
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], strides=[2], ceil_mode=1)
+    model = model_of([node], inputs, {"y": "float32"})
+    with pytest.raises(ModelError, match="its window is larger than spatial axis 0"):
+        verify_levels(model, chip="test-16", inputs=inputs)
