@@ -136,19 +136,22 @@ def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:
     """Whether what is reduced still depends on every reduction dimension. It does not where the
     view repeats a tensor: a sum over the copies would count one of them."""
     if isinstance(op, ContractOp):
-        read = domain.operands[: 2 if op.factors is None else op.factors.value.data]
+        read = [domain.operands[: 2 if op.factors is None else op.factors.value.data]]
     elif isinstance(op, AttentionOp):
-        read = domain.operands[1:3]
+        read = [domain.operands[1:2], domain.operands[2:3]]
     elif isinstance(op, SoftmaxOp | NormalizeOp | ReduceOp):
-        read = domain.operands[:1]
+        read = [domain.operands[:1]]
     else:
         return True
-    dims = {d for axes in read for axis in axes for d, _ in axis.terms}
-    # A norm or a softmax needs even the dimensions of one point.
-    least = 0 if isinstance(op, SoftmaxOp | NormalizeOp) else 1
-    return all(
-        i in dims or dim.kind is not DimKind.REDUCTION or dim.extent <= least
+    # All but sums need even the dimensions of one point.
+    least = 1 if isinstance(op, ContractOp | ReduceOp) else 0
+    needed = {
+        i
         for i, dim in enumerate(domain.dims)
+        if dim.kind is DimKind.REDUCTION and dim.extent > least
+    }
+    return all(
+        needed <= {d for axes in maps for axis in axes for d, _ in axis.terms} for maps in read
     )
 
 

@@ -64,11 +64,7 @@ class Window:
 def window_of(
     node: Node, spatial: Sequence[int], kernel: Sequence[int], target: Sequence[int]
 ) -> Window:
-    """The window attributes of a convolution or pooling over `spatial` that yields `target`.
-
-    Raises Unsupported where there is no room for a window and ONNX's shape inference, which rounds
-    towards zero, gives one all the same.
-    """
+    """The window attributes of a convolution or pooling over `spatial` that yields `target`."""
     rank = len(spatial)
     strides = tuple(node.attr("strides") or (1,) * rank)
     dilations = tuple(node.attr("dilations") or (1,) * rank)
@@ -82,12 +78,22 @@ def window_of(
             needed = 0 if auto == "VALID" else max(0, reach - spatial[i])
             before[i] = needed // 2 if auto == "SAME_UPPER" else needed - needed // 2
             after[i] = needed - before[i]
-    for i in range(rank):
-        room = spatial[i] + before[i] + after[i] - (kernel[i] - 1) * dilations[i] - 1
-        up = strides[i] - 1 if node.attr("ceil_mode") else 0
-        if target[i] > max(0, (room + up) // strides[i] + 1) == 0:
-            raise Unsupported(f"its window is larger than spatial axis {i} with its padding")
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after))
+
+
+def pooling_window(node: Node, spatial: Sequence[int], target: Sequence[int]) -> Window:
+    """`window_of` a pooling.
+
+    Raises Unsupported where there is no room for a window and ONNX's shape inference, which rounds
+    towards zero, gives one all the same.
+    """
+    w = window_of(node, spatial, node.attr("kernel_shape"), target)
+    for i, extent in enumerate(spatial):
+        room = extent + w.before[i] + w.after[i] - (w.kernel[i] - 1) * w.dilations[i] - 1
+        up = w.strides[i] - 1 if node.attr("ceil_mode") else 0
+        if target[i] > max(0, (room + up) // w.strides[i] + 1) == 0:
+            raise Unsupported(f"its window is larger than spatial axis {i} with its padding")
+    return w
 
 
 def _add_bias(b: BodyBuilder, value: Scalar, bias: Scalar) -> Scalar:
@@ -266,7 +272,7 @@ def _max_pool(ctx: Context, node: Node) -> list[SSAValue | None]:
     """The largest element of each window, and where it lies."""
     x = node.operand(0)
     spatial, target = shape_of(x)[2:], node.shape()
-    window = window_of(node, spatial, node.attr("kernel_shape"), target[2:])
+    window = pooling_window(node, spatial, target[2:])
     largest = _pool(ctx, x, window, (target, node.dtype()), Combiner.MAX)
     if not node.wants(1):
         return [largest]
@@ -323,7 +329,7 @@ def _average_pool(ctx: Context, node: Node) -> SSAValue:
     """The mean of each window; what counts of it is a constant for each axis."""
     x = node.operand(0)
     spatial, target = shape_of(x)[2:], node.shape()
-    window = window_of(node, spatial, node.attr("kernel_shape"), target[2:])
+    window = pooling_window(node, spatial, target[2:])
     counts = [
         _counts(window, i, extent, outputs, bool(node.attr("count_include_pad")))
         for i, (extent, outputs) in enumerate(zip(spatial, target[2:], strict=True))
@@ -359,7 +365,7 @@ def _lp_pool(ctx: Context, node: Node) -> SSAValue:
     """The p-norm of each window."""
     x = node.operand(0)
     spatial, target = shape_of(x)[2:], node.shape()
-    window = window_of(node, spatial, node.attr("kernel_shape"), target[2:])
+    window = pooling_window(node, spatial, target[2:])
     before, after = _norm(node.attr("p"), dtype_of_value(x))
     return _pool(ctx, ctx.map1(before, x), window, (target, node.dtype()), Combiner.SUM, after)
 

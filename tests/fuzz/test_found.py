@@ -186,3 +186,10 @@ def test_window_that_only_shape_inference_has_room_for() -> None:
     model = model_of([node], inputs, {"y": "float32"})
     with pytest.raises(ModelError, match="its window is larger than spatial axis 0"):
         verify_levels(model, chip="test-16", inputs=inputs)
+
+
+def test_attention_over_one_key() -> None:
+    """A view was folded into the attention, whose key then lacked the dimension it runs over."""
+    inputs = {name: normal(1, 1, 4) for name in "qkv"}
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], q_num_heads=1, kv_num_heads=1)
+    agrees(model_of([node], inputs, {"y": "float32"}), inputs)
