@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -95,24 +95,27 @@ def stores_by_place(block: Block, executes: Sequence[ExecuteOp]) -> dict[int, li
     return found
 
 
-def may_delay(store: StoreOp, hbm: Mapping[str, HbmOp]) -> bool:
+def read_in(block: Block) -> frozenset[str]:
+    """The HBM tensors that preloads of a block read, and those that name rows there."""
+    found: set[str] = set()
+    for op in block.walk():
+        if isinstance(op, PreloadOp):
+            found.add(op.source.root_reference.data)
+        if isinstance(op, PreloadOp | StoreOp) and op.rows is not None:
+            found.add(op.rows.root_reference.data)
+    return frozenset(found)
+
+
+def may_delay(store: StoreOp, hbm: Mapping[str, HbmOp], read: Container[str]) -> bool:
     """Whether a store may be issued later: no preload of its block reads what it writes, and no
-    store takes rows from there."""
-    block = store.parent_block()
-    assert block is not None
+    store takes rows from there. read: `read_in` of its block."""
     name = store.target.root_reference.data
     target = hbm.get(name)
     length = None if target is None else integer(target.length)
     start = integer(store.start)
     if start is not None and length is not None and start >= length:
         return True
-    for op in block.walk():
-        read = [op.source] if isinstance(op, PreloadOp) else []
-        if isinstance(op, PreloadOp | StoreOp) and op.rows is not None:
-            read.append(op.rows)
-        if name in (r.root_reference.data for r in read):
-            return False
-    return True
+    return name not in read
 
 
 # ---------------------------------------------------------------------- an iteration ahead

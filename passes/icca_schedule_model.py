@@ -25,6 +25,7 @@ from elk_ir.passes.icca_move_preloads import (
     may_delay,
     order_block,
     own_preloads,
+    read_in,
     stores_by_place,
 )
 from elk_ir.passes.icca_support import (
@@ -191,6 +192,8 @@ class Scheduling:
     """What the model says: iterations of loops times their steady state, and the rest, to which an
     iteration that was peeled off belongs."""
     hbm: Mapping[str, HbmOp] = field(default_factory=dict)
+    read: dict[Block, frozenset[str]] = field(default_factory=dict)
+    """Of blocks, the HBM tensors that their preloads read."""
 
     @property
     def separate(self) -> bool:
@@ -260,7 +263,7 @@ class Scheduling:
             Rules.of(self.tables.chip),
             periodic,
             tuple(
-                Store(place, sum(map(self.store_s, group)), all(map(self.may_delay, group)))
+                Store(place, sum(map(self.store_s, group)), self.may_delay(group))
                 for place, group in self.stores(run).items()
             ),
             run.body_of.count.value.data if periodic and run.body_of is not None else 1,
@@ -283,9 +286,15 @@ class Scheduling:
         shape, dtype = shape_dtype(store.source.type)
         return prod(shape) * itemsize(dtype) / self.tables.chip.hbm_bytes_per_s
 
-    def may_delay(self, store: StoreOp) -> bool:
-        """Whether a store may be issued later."""
-        return not self.bare_fits and may_delay(store, self.hbm)
+    def may_delay(self, stores: Sequence[StoreOp]) -> bool:
+        """Whether stores of one block may be issued later."""
+        if self.bare_fits:
+            return False
+        block = stores[0].parent_block()
+        assert block is not None
+        if block not in self.read:
+            self.read[block] = read_in(block)
+        return all(may_delay(store, self.hbm, self.read[block]) for store in stores)
 
     @staticmethod
     def preloads(execute: ExecuteOp, periodic: bool) -> tuple[list[PreloadOp], bool]:

@@ -30,11 +30,13 @@ def traffic_of(
     own = source == target
     local = np.bincount(target[own], size_bytes[own], minlength=cores).astype(np.int64)
     moving = ~own & (size_bytes > 0)
+    # A program has many millions of transfers, and next to none of 2 GiB.
+    narrow = np.int32 if size_bytes.max(initial=0) < 1 << 31 else np.int64
     return Traffic(
         cores,
         Vector(source[moving].astype(np.int32)),
         Vector(target[moving].astype(np.int32)),
-        Vector(size_bytes[moving].astype(np.int64)),
+        Vector(size_bytes[moving].astype(narrow)),
         Vector(local),
     )
 

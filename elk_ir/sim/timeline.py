@@ -56,7 +56,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes from core to core. `source`, `target` (int32) and `size_bytes` (int64) list the
+    """Bytes from core to core. `source`, `target` (int32) and `size_bytes` (integers) list the
     transfers, a core never sending to itself; `local_bytes` is what each of `cores` cores moves
     within its own memory."""
 
@@ -85,7 +85,7 @@ class Traffic:
     @cached_property
     def total_bytes(self) -> int:
         """Bytes that leave their core."""
-        return int(self.size_bytes.values.sum())
+        return int(self.size_bytes.values.sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
