@@ -8,8 +8,11 @@ from elk_ir.chips.chip import Chip
 from elk_ir.sim.flows import Coflow, Resources, share
 from elk_ir.sim.timeline import Exchange, Preload, Store
 
-_CACHED = 4096
+_CACHED = 2048
+"""Coflows of each kind; one of 5,888 cores has 190 KB."""
+
 _CACHED_BYTES = 1 << 28
+"""Of transfers of exchanges that are kept as keys."""
 
 
 class Machine:
@@ -17,31 +20,35 @@ class Machine:
 
     def __init__(self, chip: Chip):
         self.resources = Resources(chip)
-        self.coflows: dict[object, Coflow] = {}
+        self.exchanges: dict[object, Coflow] = {}
+        self.deliveries: dict[object, Coflow] = {}
         self.rates: dict[tuple[int, int], tuple[Coflow, Coflow, tuple[float, float]]] = {}
         self.bytes = 0
 
     def coflow(self, event: Preload | Store | Exchange) -> Coflow:
         """The coflow of an event's transfer."""
         if isinstance(event, Exchange):
-            key: object = (event.traffic, event.span)
-        else:
-            key = (event.delivery, isinstance(event, Store))
-        found = self.coflows.get(key)
+            return self._exchange(event)
+        key = (event.delivery, isinstance(event, Store))
+        found = self.deliveries.get(key)
         if found is None:
-            if isinstance(event, Exchange):
-                self.bytes += event.traffic.nbytes
-            if len(self.coflows) >= _CACHED or self.bytes > _CACHED_BYTES:
-                self.coflows.clear()
+            if len(self.deliveries) >= _CACHED:
+                self.deliveries.clear()
+                self.rates.clear()
+            of = self.resources.store if isinstance(event, Store) else self.resources.preload
+            found = self.deliveries[key] = of(event.delivery)
+        return found
+
+    def _exchange(self, event: Exchange) -> Coflow:
+        key = (event.traffic, event.span)
+        found = self.exchanges.get(key)
+        if found is None:
+            self.bytes += event.traffic.nbytes
+            if len(self.exchanges) >= _CACHED or self.bytes > _CACHED_BYTES:
+                self.exchanges.clear()
                 self.rates.clear()
                 self.bytes = 0
-            if isinstance(event, Exchange):
-                found = self.resources.exchange(event.traffic, event.span)
-            elif isinstance(event, Store):
-                found = self.resources.store(event.delivery)
-            else:
-                found = self.resources.preload(event.delivery)
-            self.coflows[key] = found
+            found = self.exchanges[key] = self.resources.exchange(event.traffic, event.span)
         return found
 
     def share(self, transfer: Coflow, exchange: Coflow) -> tuple[float, float]:
