@@ -24,7 +24,6 @@ from elk_ir.passes.icca_schedule_model import (
 from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.passes.icca_timeline import timeline_of
-from elk_ir.process import let_go
 from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, Solved, policy
 from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
 from elk_ir.sim.run import simulate
@@ -81,10 +80,7 @@ def schedule_module(
     resident, slack, before = [0] * count, 0, 0
     margins = _Margins(capacity)
 
-    size = sum(1 for _ in module.walk())
-
     def scheduled(slack: int) -> Scheduling:
-        let_go(size)  # the last one, as a rule
         made = Scheduling(
             module.clone(),
             policy,

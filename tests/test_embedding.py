@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 import threading
-import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from xdsl.parser import Parser
 import elk_ir
 from elk_ir.compiler import context
 from elk_ir.errors import ElkError, ModelError
-from elk_ir.process import LET_GO, let_go, quiet_collector
+from elk_ir.process import quiet_collector
 from elk_ir.report_json import RUN_DEPENDENT
 
 ROOT = Path(__file__).parent.parent
@@ -122,23 +121,6 @@ def test_threads_share_a_program() -> None:
         thread.join()
     for i, expected in enumerate(want):
         np.testing.assert_array_equal(got[i], expected)
-
-
-def test_ir_that_was_let_go_is_freed() -> None:
-    """Now and then, while nothing else collects."""
-
-    class Node:
-        """In a cycle, as operations are."""
-
-        def __init__(self) -> None:
-            self.own = self
-
-    with quiet_collector():
-        dead = weakref.ref(Node())
-        let_go(1)
-        assert dead() is not None
-        let_go(LET_GO)
-        assert dead() is None
 
 
 def test_collector_is_restored_by_the_last_one_out() -> None:
