@@ -61,6 +61,7 @@ from elk_ir.passes.te_support import (
     loose_is_harmless,
     producer,
     rebuilt,
+    reductions_are_written,
     replace_op,
     shape_of,
     simplified_domain,
@@ -128,8 +129,7 @@ def _every_point_is_written(op: StructuredOp, domain: Domain) -> bool:
     not where that is one point, whose place the view has fixed."""
     if not isinstance(op, SoftmaxOp | NormalizeOp):
         return True
-    written = {d for axis in domain.results[0] for d, _ in axis.terms}
-    return all(d.kind is not DimKind.REDUCTION or i in written for i, d in enumerate(domain.dims))
+    return reductions_are_written(domain, domain.results[0])
 
 
 def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:

@@ -43,6 +43,7 @@ from elk_ir.passes.te_support import (
     producer,
     reads,
     rebuilt,
+    reductions_are_written,
     replace_op,
     shape_of,
     simplified_domain,
@@ -51,7 +52,7 @@ from elk_ir.passes.te_support import (
     tensor_of,
     users,
 )
-from elk_ir.plan.domain import AxisExpr, DimKind
+from elk_ir.plan.domain import AxisExpr
 
 MAX_OPERANDS = 8
 MAX_INSTRUCTIONS = 64
@@ -268,10 +269,7 @@ def _with_affine(source: NormalizeOp, op: MapOp, at: int) -> StructuredOp | None
     dtype = dtype_of_value(source.outs[0])
     if not affine and dtype != accumulator(dtype_of_value(source.ins[0])):
         properties["round_to"] = StringAttr(dtype)
-    written = {d for axis in aligned.written for d, _ in axis.terms}
-    if any(
-        d.kind is DimKind.REDUCTION and i not in written for i, d in enumerate(aligned.domain.dims)
-    ):
+    if not reductions_are_written(aligned.domain, aligned.written):
         return None  # the map reads the one element of a row of one as a scalar
     maps = (*aligned.domain.operands, *(m for _, (_, m) in behind))
     domain = Domain(aligned.domain.dims, maps, (aligned.written,))

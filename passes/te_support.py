@@ -74,6 +74,13 @@ def producer(value: SSAValue) -> StructuredOp | None:
     return op if isinstance(op, StructuredOp) and len(op.results) == 1 else None
 
 
+def reductions_are_written(domain: Domain, written: Map) -> bool:
+    """Whether a result that is written so has every reduction dimension, those of one point too: a
+    norm and a softmax have a result for each point of what they run over."""
+    found = {d for axis in written for d, _ in axis.terms}
+    return all(d.kind is not DimKind.REDUCTION or i in found for i, d in enumerate(domain.dims))
+
+
 def users(value: SSAValue) -> list[Operation]:
     """The operations that use a value, each once, in no particular order."""
     return list(dict.fromkeys(use.operation for use in value.uses))
