@@ -236,7 +236,8 @@ def _folded(op: StructuredOp, constants: _Constants) -> LoadOp | None:
             ]
             array = np.stack(rows)
         else:
-            array = run_whole(op.operator(), [array_from_dense(a) for a in attrs if a])[0]
+            known = [array_from_dense(a) for a in attrs if a is not None]
+            array = run_whole(op.operator(), known)[0]
         value: Attribute | None = dense_from_array(np.ascontiguousarray(array))
     else:
         value = _recipe(op, constants)

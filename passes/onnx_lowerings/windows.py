@@ -81,19 +81,31 @@ def window_of(
     return Window(tuple(kernel), strides, dilations, tuple(before), tuple(after))
 
 
-def pooling_window(node: Node, spatial: Sequence[int], target: Sequence[int]) -> Window:
-    """`window_of` a pooling.
+def checked_window(
+    node: Node,
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    target: Sequence[int],
+    round_up: bool = False,
+) -> Window:
+    """`window_of` a convolution or pooling that reads its data window by window.
 
     Raises Unsupported where there is no room for a window and ONNX's shape inference, which rounds
     towards zero, gives one all the same.
     """
-    w = window_of(node, spatial, node.attr("kernel_shape"), target)
+    w = window_of(node, spatial, kernel, target)
     for i, extent in enumerate(spatial):
         room = extent + w.before[i] + w.after[i] - (w.kernel[i] - 1) * w.dilations[i] - 1
-        up = w.strides[i] - 1 if node.attr("ceil_mode") else 0
+        up = w.strides[i] - 1 if round_up else 0
         if target[i] > max(0, (room + up) // w.strides[i] + 1) == 0:
             raise Unsupported(f"its window is larger than spatial axis {i} with its padding")
     return w
+
+
+def pooling_window(node: Node, spatial: Sequence[int], target: Sequence[int]) -> Window:
+    """`checked_window` of a pooling."""
+    kernel, up = node.attr("kernel_shape"), bool(node.attr("ceil_mode"))
+    return checked_window(node, spatial, kernel, target, up)
 
 
 def _add_bias(b: BodyBuilder, value: Scalar, bias: Scalar) -> Scalar:
@@ -112,7 +124,7 @@ def convolve(
     """The convolution that the attributes of `node` describe, of `x` with `w`."""
     shape, weights, target = shape_of(x), shape_of(w), node.shape()
     groups = node.attr("group")
-    window = window_of(node, shape[2:], weights[2:], target[2:])
+    window = checked_window(node, shape[2:], weights[2:], target[2:])
     domain = Domain()
     n = domain.add("n", target[0])
     out_channel, in_channel, inner = _channels(domain, groups, weights[0], weights[1])

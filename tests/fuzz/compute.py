@@ -119,8 +119,8 @@ def matmul_integer(g: Builder) -> None:
 # ---------------------------------------------------------------------- windows
 
 
-def _image(g: Builder, channels: int) -> tuple[Value, int]:
-    space = g.number(1, 2)
+def _image(g: Builder, channels: int, least: int = 1) -> tuple[Value, int]:
+    space = g.number(least, 2)
     shape = (g.number(1, 2), channels, *(g.number(1, 9) for _ in range(space)))
     found = [
         v for v in g.values if v.dtype == F32 and v.rank == space + 2 and v.shape[1] == channels
@@ -185,7 +185,8 @@ def pool(op: str, g: Builder) -> None:
 
 
 def global_pool(op: str, g: Builder) -> None:
-    x, _ = _image(g, g.number(1, 4))
+    # ONNX's reference evaluator takes the maximum over the channels of 1-dimensional data too.
+    x, _ = _image(g, g.number(1, 4), 2 if op == "GlobalMaxPool" else 1)
     g.node(op, [x])
 
 

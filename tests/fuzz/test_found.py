@@ -188,6 +188,30 @@ def test_window_that_only_shape_inference_has_room_for() -> None:
         verify_levels(model, chip="test-16", inputs=inputs)
 
 
+def test_kernel_larger_than_the_data() -> None:
+    """The same of a convolution: what was one infinity is refused, as onnxruntime does."""
+    inputs = {"x": normal(1, 1, 2, 1), "w": normal(1, 1, 3, 1)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 1])
+    model = model_of([node], inputs, {"y": "float32"})
+    with pytest.raises(ModelError, match="its window is larger than spatial axis 0"):
+        verify_levels(model, chip="test-16", inputs=inputs)
+
+
+def test_constant_folding_of_an_empty_weight() -> None:
+    """An empty tensor counted as one that is not known: a ValueError of te-canonicalize."""
+    weights = {
+        "w": np.zeros((3, 2, 0), np.float32),
+        "scale": np.full(3, 0.5, np.float32),
+        "zero": np.zeros(3, np.uint8),
+    }
+    inputs = {"x": normal(2)}
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("QuantizeLinear", ["w", "scale", "zero"], ["q"], axis=0),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32", "q": "uint8"}, weights), inputs)
+
+
 def test_attention_over_one_key() -> None:
     """A view was folded into the attention, whose key then lacked the dimension it runs over."""
     inputs = {name: normal(1, 1, 4) for name in "qkv"}
