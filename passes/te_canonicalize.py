@@ -238,7 +238,7 @@ def _folded(op: StructuredOp, constants: _Constants) -> LoadOp | None:
         else:
             known = [array_from_dense(a) for a in attrs if a is not None]
             array = run_whole(op.operator(), known)[0]
-        value: Attribute | None = dense_from_array(np.ascontiguousarray(array))
+        value: Attribute | None = dense_from_array(array)
     else:
         value = _recipe(op, constants)
     if value is None:

@@ -139,7 +139,7 @@ class Rewriter:
 
     def constant(self, name: str, array: np.ndarray, type_: Attribute, layers: int | None) -> str:
         """A new constant; its symbol."""
-        return self.weight(name, dense_from_array(np.ascontiguousarray(array)), type_, layers)
+        return self.weight(name, dense_from_array(array), type_, layers)
 
     def weight(self, name: str, value: Attribute, type_: Attribute, layers: int | None) -> str:
         """A new weight; its symbol is `name` or like it."""
@@ -285,7 +285,7 @@ class Rewriter:
             found = make(array, dtype, axes)
             if word == "steps" and layers is not None and not channels:
                 found = found.reshape(layers, 1)
-            values.append(dense_from_array(np.ascontiguousarray(found)))
+            values.append(dense_from_array(found))
         steps_type = tensor_type([shape[c] for c in channels] or [1], "float32")
         return (
             self.weight(f"{name}.{short}", values[0], tensor_type(shape, dtype), layers),

@@ -68,7 +68,7 @@ def _operands(
         access = op.operands[v]
         view = aligned(view_of(access, op.extents), sorted(access.dims), target)
         if v in constant and prod(shape) <= KEPT_ELEMENTS:
-            view = once(view, lambda a: np.ascontiguousarray(np.broadcast_to(a, shape)))
+            view = once(view, lambda a: np.broadcast_to(a, shape).copy())
         found.append((v, view))
     return found
 

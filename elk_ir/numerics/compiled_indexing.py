@@ -72,7 +72,7 @@ def _positions(op: Operator) -> tuple[list[int], View]:
         ordered([d], every)(np.arange(op.extents[d]) * steps[d]) for d in kept if d != rows
     ] or [np.zeros((), np.int64)]
     if prod(points) <= KEPT_ELEMENTS:
-        beside = [np.ascontiguousarray(np.broadcast_to(sum(beside), points))]
+        beside = [np.broadcast_to(sum(beside), points).copy()]
     extent, step = op.extents[rows], steps[rows]
     index_of = aligned(view_of(index, op.extents), sorted(index.dims), every)
 

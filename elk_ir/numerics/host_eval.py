@@ -71,7 +71,7 @@ class HostFunction:
         are missing."""
         feed: dict[str, Any] = {name: inputs[name] for name in self.inputs}
         for name, ref in self._weights.items():
-            feed[name] = np.ascontiguousarray(weights.load_ref(ref))
+            feed[name] = np.asarray(weights.load_ref(ref), order="C")
         problem: Exception | None = None
         for run in self._attempts():
             try:

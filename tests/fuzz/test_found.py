@@ -212,6 +212,14 @@ def test_constant_folding_of_an_empty_weight() -> None:
     agrees(model_of(nodes, inputs, {"y": "float32", "q": "uint8"}, weights), inputs)
 
 
+def test_constant_operand_without_dimensions() -> None:
+    """Worked out once, it had an axis too many: numpy gives what is contiguous at least one."""
+    weights = {"x": np.full((1, 1, 1), 0.5, np.float32), "w": np.full((1, 1, 1), 0.25, np.float32)}
+    inputs = {"r": normal(1, 1, 1)}
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=1)
+    agrees(model_of([node], inputs, {"y": "float32"}, weights), inputs)
+
+
 def test_attention_over_one_key() -> None:
     """A view was folded into the attention, whose key then lacked the dimension it runs over."""
     inputs = {name: normal(1, 1, 4) for name in "qkv"}
