@@ -216,7 +216,7 @@ class _Converter:
         operator = op.operator()
         rows, picks = operator.operands
         result = operator.results[0]
-        if rows.axes[0].simple_dim != operator.reductions[0]:
+        if not rows.axes or rows.axes[0].simple_dim != operator.reductions[0]:
             return None
         rank = len(result.axes) - len(rows.axes) + 1
         if result.axes[rank:] != rows.axes[1:] or prod(result.shape) > prod(rows.shape):

@@ -216,6 +216,7 @@ class Scheduling:
                 self.fixed.add(op)
         for run in runs_of(program.body.block):
             if run.body_of is not None:
+                self.tie(run.body_of, inwards=True)
                 self.loop(run)
         for run in runs_of(program.body.block):
             if run.body_of is None:
@@ -410,17 +411,21 @@ class Scheduling:
             set_plan(execute, plan)
         self.fixed.add(execute)
 
-    def tie(self, loop: RepeatOp) -> None:
-        """What enters the loop is made in the layout in which the body yields it."""
+    def tie(self, loop: RepeatOp, *, inwards: bool = False) -> None:
+        """What enters the loop is made in the layout in which the body yields it; inwards: what the
+        body yields, in a layout in which it enters that is fixed."""
         for init, value in zip(loop.inits, yield_of(loop).values, strict=True):
             inner = value.owner
             while isinstance(init, OpResult) and isinstance(init.op, RepeatOp):
                 init = init.op.inits[init.index]
             outer = init.owner
-            if isinstance(inner, ExecuteOp) and isinstance(outer, ExecuteOp):
-                if outer.operator() == inner.operator() and outer not in self.fixed:
-                    set_plan(outer, plan_of(inner))
-                    self.fixed.add(outer)
+            if not isinstance(inner, ExecuteOp) or not isinstance(outer, ExecuteOp):
+                continue
+            known, other = (outer, inner) if inwards else (inner, outer)
+            same = known.operator() == other.operator()
+            if same and other not in self.fixed and (known in self.fixed or not inwards):
+                set_plan(other, plan_of(known))
+                self.fixed.add(other)
 
     # ------------------------------------------------------------------ straight runs
 

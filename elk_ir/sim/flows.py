@@ -138,24 +138,28 @@ class Resources:
         factor = net.exchange_overhead_factor
         if span > chip.cores_per_chip:
             factor *= net.exchange_span_factor
-        source = traffic.source.values.astype(np.int64)
-        target = traffic.target.values.astype(np.int64)
-        size = traffic.size_bytes.values.astype(np.float64)
+        source, target = traffic.source.values, traffic.target.values
+        size = traffic.size_bytes.values
         through = traffic.ingress + traffic.egress
         parts = {
             "port_in": traffic.ingress * factor / net.port_in_bytes_per_s,
             "port_out": traffic.egress * factor / net.port_out_bytes_per_s,
             "sram": (through + 2.0 * traffic.local_bytes.values) / chip.local_sram_bytes_per_s,
         }
-        network_bytes = float(size.sum())
+        network_bytes = float(traffic.total_bytes)
         latency = net.transfer_latency_cycles / chip.clock_hz if size.size else 0.0
         if self.mesh is not None:
-            loads, longest = routing.pair_loads(self.mesh, source, target, size)
+            loads, longest = routing.pair_loads(
+                self.mesh,
+                source.astype(np.int64),
+                target.astype(np.int64),
+                size.astype(np.float64),
+            )
             parts["link"] = loads * factor / net.link_bytes_per_s
             network_bytes = float(loads.sum())
             latency += longest * net.hop_latency_cycles / chip.clock_hz
         crossing = source // chip.cores_per_chip != target // chip.cores_per_chip
-        crossed = size[crossing]
+        crossed = size[crossing].astype(np.float64)
         if crossed.size:
             latency += net.inter_chip_latency_s
             if net.inter_chip_link_bytes_per_s:

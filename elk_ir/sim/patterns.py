@@ -26,17 +26,17 @@ from elk_ir.sim.transfers import transfers
 def traffic_of(
     cores: int, source: np.ndarray, target: np.ndarray, size_bytes: np.ndarray
 ) -> Traffic:
-    """Traffic of transfers (int64 arrays); a core's sends to itself become local bytes."""
+    """Traffic of transfers (arrays of integers); a core's sends to itself become local bytes."""
     own = source == target
     local = np.bincount(target[own], size_bytes[own], minlength=cores).astype(np.int64)
     moving = ~own & (size_bytes > 0)
-    # A program has many millions of transfers, and next to none of 2 GiB.
-    narrow = np.int32 if size_bytes.max(initial=0) < 1 << 31 else np.int64
+    # A large program has many millions of transfers, most of them small.
+    number = np.min_scalar_type(cores)
     return Traffic(
         cores,
-        Vector(source[moving].astype(np.int32)),
-        Vector(target[moving].astype(np.int32)),
-        Vector(size_bytes[moving].astype(narrow)),
+        Vector(source[moving].astype(number)),
+        Vector(target[moving].astype(number)),
+        Vector(size_bytes[moving].astype(np.min_scalar_type(size_bytes.max(initial=0)))),
         Vector(local),
     )
 
@@ -55,6 +55,8 @@ def reshard_traffic(
 ) -> Traffic:
     """What a change of layout moves (as `elk_ir.plan.moves`), on a machine of `cores` cores."""
     sender, receiver, elements = transfers(source, target, axis, start)
+    if int(elements.max(initial=0)) * item_bytes >= 1 << 31:
+        elements = elements.astype(np.int64)
     return traffic_of(cores, sender, receiver, elements * item_bytes)
 
 

@@ -56,9 +56,9 @@ class Vector:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes from core to core. `source`, `target` (int32) and `size_bytes` (integers) list the
-    transfers, a core never sending to itself; `local_bytes` is what each of `cores` cores moves
-    within its own memory."""
+    """Bytes from core to core. `source`, `target` and `size_bytes`, integers as narrow as their
+    values allow, list the transfers, a core never sending to itself; `local_bytes` is what each of
+    `cores` cores moves within its own memory."""
 
     cores: int
     source: Vector

@@ -17,11 +17,18 @@ _TABLE = 1 << 23
 """Entries up to which a table of boxes is direct."""
 
 
+def _integers(limit: int) -> type[np.signedinteger]:
+    """The type of numbers below `limit`: a large program has many millions of transfers, and what
+    is worked out for each of them is most of the memory that a simulation takes."""
+    return np.int32 if limit <= 1 << 31 else np.int64
+
+
 def transfers(
     source: Layout, target: Layout, axis: int | None = None, start: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(source core, target core, elements), int64, of every transfer of `moves` with the same
-    arguments, in the order of target cores; sends of a core to itself included."""
+    """(source core, target core, elements), int32 where that is enough, of every transfer of
+    `moves` with the same arguments, in the order of target cores; sends of a core to itself
+    included."""
     rank = len(target.axes)
     s_core, s_bounds = _held(source)
     t_core, t_bounds = _held(target)
@@ -29,8 +36,8 @@ def transfers(
         s_bounds = s_bounds.copy()
         s_bounds[:, axis] += start
     rows = np.arange(t_core.size, dtype=np.int32)
-    size = np.ones(t_core.size, dtype=np.int64)
-    key = np.zeros(t_core.size, dtype=np.int64)
+    size = np.ones(t_core.size, dtype=_integers(prod(target.shape) + 1))
+    key = np.zeros(t_core.size, dtype=np.int32)
     s_key = np.zeros(s_core.size, dtype=np.int64)
     span = 1
     whole = True
@@ -38,8 +45,11 @@ def transfers(
         intervals, s_id = _intervals(s_bounds[:, j])
         wanted, t_id = _intervals(t_bounds[:, j])
         counts, candidates, lengths = _overlaps(wanted, intervals)
+        lengths = lengths.astype(size.dtype)
         s_key = s_key * len(intervals) + s_id
         span *= len(intervals)
+        key = key.astype(_integers(span), copy=False)
+        candidates = candidates.astype(key.dtype)
         of_row = t_id[rows]
         if whole and counts.size and bool((counts == 1).all()):
             # One candidate for everybody: nothing to expand.
@@ -50,8 +60,8 @@ def transfers(
             times = counts[of_row]
             ends = np.cumsum(times)
             total = int(ends[-1]) if ends.size else 0
-            at = np.arange(total, dtype=np.int64)
-            at += np.repeat(begin[of_row] - (ends - times), times)
+            at = np.arange(total, dtype=_integers(total + counts.size))
+            at += np.repeat((begin[of_row] - (ends - times)).astype(at.dtype), times)
             rows = np.repeat(rows, times)
             key = np.repeat(key * len(intervals), times) + candidates[at]
             size = np.repeat(size, times) * lengths[at]
@@ -74,7 +84,7 @@ def _held(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     rank = len(layout.axes)
     slots = prod(layout.slots)
     bounds = layout.bounds.reshape(layout.cores * slots, rank, 2)
-    cores = np.repeat(np.arange(layout.cores), slots)
+    cores = np.repeat(np.arange(layout.cores, dtype=np.int32), slots)
     kept = layout.held.reshape(-1)
     return (cores, bounds) if kept.all() else (cores[kept], bounds[kept])
 
@@ -130,7 +140,7 @@ def _nested_overlaps(
 def _number(key: np.ndarray, boxes: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
     """Position of each key among `boxes` (ordered, below span), and whether it is there."""
     if span <= _TABLE:
-        table = np.full(span, -1, dtype=np.int64)
+        table = np.full(span, -1, dtype=np.int32)
         table[boxes] = np.arange(boxes.size)
         number = table[key]
         return number, number >= 0
@@ -146,17 +156,22 @@ def _senders(
         return key
     boxes = int(s_key.max()) + 1
     order = np.argsort(s_key, kind="stable")
-    held, count = s_core[order], np.bincount(s_key, minlength=boxes)
+    held, count = s_core[order].astype(np.int32), np.bincount(s_key, minlength=boxes)
     first = np.cumsum(count) - count
     # Rank of each requester among those of the same box; requesters come in order of their cores.
     narrow = key.astype(np.uint16) if boxes <= 1 << 16 else key
     by = np.argsort(narrow, kind="stable")
     among = np.bincount(key, minlength=boxes)
     begin = np.cumsum(among) - among
-    rank = np.empty(key.size, dtype=np.int64)
-    rank[by] = np.arange(key.size)
-    rank -= begin[key]
-    sender = held[first[key] + rank * count[key] // among[key]]
+    # The product of a rank and the holders of a box has to fit.
+    kind = _integers(key.size * int(count.max()))
+    rank = np.empty(key.size, dtype=kind)
+    rank[by] = np.arange(key.size, dtype=kind)
+    rank -= begin.astype(kind)[key]
+    rank *= count.astype(kind)[key]
+    rank //= among.astype(kind)[key]
+    rank += first.astype(kind)[key]
+    sender = held[rank]
     return np.where(_has(s_key, s_core, key, core), core, sender)
 
 
@@ -168,6 +183,6 @@ def _has(s_key: np.ndarray, s_core: np.ndarray, key: np.ndarray, core: np.ndarra
         own[s_core] = s_key
         return own[core] == key
     pairs = np.unique(s_key * cores + s_core)
-    wanted = key * cores + core
+    wanted = key.astype(np.int64) * cores + core
     at = np.minimum(np.searchsorted(pairs, wanted), pairs.size - 1)
     return pairs[at] == wanted

@@ -216,7 +216,7 @@ class Interpreter:
             return np.zeros(full, dtype=dtype_of(dtype))
         if kind is HbmKind.SCRATCH and dtype_of(dtype).kind == "i":
             # As an index this is out of range until the program has stored something.
-            return np.full(full, np.iinfo(dtype_of(dtype)).min)
+            return np.full(full, np.iinfo(dtype_of(dtype)).min, dtype_of(dtype))
         array = np.zeros(full, dtype=dtype_of(dtype))
         names = [] if op.inputs is None else [n.data for n in op.inputs]
         for layer, name in enumerate(names):

@@ -128,17 +128,23 @@ def _image(g: Builder, channels: int, least: int = 1) -> tuple[Value, int]:
     return (g.choose(found) if found and g.flag() else g.leaf(shape, F32)), space
 
 
-def _window(g: Builder, space: int, dilated: bool = True) -> dict[str, Any]:
+def _window(g: Builder, space: int, *, dilated: bool = True, even: bool = False) -> dict[str, Any]:
+    """even: as much padding behind the data as in front of it."""
     kernel = [g.number(1, 3) for _ in range(space)]
     attributes: dict[str, Any] = {"kernel_shape": kernel}
+    strides = [1] * space
     if g.flag():
-        attributes["strides"] = [g.number(1, 3) for _ in range(space)]
+        attributes["strides"] = strides = [g.number(1, 3) for _ in range(space)]
     if dilated and g.flag():
         attributes["dilations"] = [g.number(1, 2) for _ in range(space)]
     padding = g.number(0, 3)
+    # Where windows leave gaps, onnxruntime refuses the padding that is worked out, as negative,
+    # and ONNX's reference evaluator cuts the data.
+    gaps = any(s > k for s, k in zip(strides, kernel, strict=True))
     if padding == 1:
-        attributes["pads"] = [g.number(0, k - 1) for k in (*kernel, *kernel)]
-    elif padding == 2 and "dilations" not in attributes:
+        front = [g.number(0, k - 1) for k in kernel]
+        attributes["pads"] = [*front, *(front if even else [g.number(0, k - 1) for k in kernel])]
+    elif padding == 2 and "dilations" not in attributes and not gaps:
         attributes["auto_pad"] = g.choose(["SAME_UPPER", "SAME_LOWER", "VALID"])
     return attributes
 
@@ -176,7 +182,9 @@ def conv_integer(g: Builder) -> None:
 
 def pool(op: str, g: Builder) -> None:
     x, space = _image(g, g.number(1, 3))
-    attributes = _window(g, space, dilated=op != "LpPool")
+    # ONNX's reference evaluator makes too few maxima of 1-dimensional data padded unevenly.
+    even = op == "MaxPool" and space == 1
+    attributes = _window(g, space, dilated=op != "LpPool", even=even)
     if g.flag() and "auto_pad" not in attributes:
         attributes["ceil_mode"] = 1
     if op == "AveragePool":

@@ -220,6 +220,42 @@ def test_constant_operand_without_dimensions() -> None:
     agrees(model_of([node], inputs, {"y": "float32"}, weights), inputs)
 
 
+def test_integers_that_are_spilled() -> None:
+    """The tensor in HBM had integers of eight bytes, of which a preload took every half."""
+    inputs = {"x": np.arange(60, dtype=np.int32).reshape(1, 3, 4, 5)}
+    weights = {"pads": np.asarray([0, 0, 1, 1, 0, 0, 1, 1])}
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode="edge")
+    small = {"cores_per_chip": 2, "sram_per_core_bytes": 2048, "reserved_per_core_bytes": 1024}
+    chip = load_chip("test-16").with_fields(small)
+    agrees(model_of([node], inputs, {"y": "int32"}, weights), inputs, chip=chip)
+
+
+def test_gather_from_a_number() -> None:
+    """A table without axes has no rows to fetch: an IndexError of convert-te-to-icca."""
+    inputs = {"x": normal(), "i": np.zeros(1, np.int64)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "one"], ["r"]),
+        helper.make_node("GatherElements", ["r", "i"], ["y"], axis=0),
+    ]
+    weights = {"one": np.ones(1, np.int64)}
+    agrees(model_of(nodes, inputs, {"y": "float32"}, weights), inputs)
+
+
+def test_plan_by_hand_of_what_enters_a_loop() -> None:
+    """What the loop yields takes it over; it had one of its own, and the loop two layouts."""
+    inputs = {"x": normal(2)}
+    weights = {"a": normal(2), "b": normal(2) + 1}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "a"], ["h"], axis=-1),
+        helper.make_node("LayerNormalization", ["h", "b"], ["n"], axis=-1),
+        helper.make_node("Abs", ["n"], ["y"]),
+    ]
+    model = model_of(nodes, inputs, {"y": "float32"}, weights)
+    by_hand = 'icca-set-plan{op="a" grid=""}'
+    checked = verify_levels(model, chip="test-16", inputs=inputs, before_schedule=by_hand)
+    assert checked.checks[-1].level == "ipu" and checked.culprit is None
+
+
 def test_attention_over_one_key() -> None:
     """A view was folded into the attention, whose key then lacked the dimension it runs over."""
     inputs = {name: normal(1, 1, 4) for name in "qkv"}
