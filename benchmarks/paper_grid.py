@@ -62,6 +62,9 @@ HBM_AIMS = {"13b": 0.95, "opt": 0.95, "gemma": 0.85, "70b": 0.80}
 """Use of HBM at batch 32, KV 2,048 that is aimed at."""
 HBM_BOUND = 1.005
 """A bound within this factor of the HBM time is the HBM time."""
+BUSY_PORTS, FULL_SRAM = 0.05, 0.95
+"""Ports are named where exchanges wait for them for this part of the time, the SRAM where so much
+of a core's is in use, or bytes are held back for addresses."""
 
 
 def chip_of(variant: str | None) -> Chip:
@@ -120,6 +123,20 @@ class Done:
         found = self.best or {}
         hbm, bound = found.get("layer_hbm_s", 0.0), found.get("layer_lower_bound_s", 0.0)
         return bound <= HBM_BOUND * hbm
+
+
+def binds(found: dict[str, Any]) -> str:
+    """What a program takes its time for: HBM, or executes (the longer of the two alone), and what
+    keeps it from running them beside each other."""
+    if "layer_time_s" not in found:
+        return "–"
+    names = ["HBM" if found["layer_hbm_s"] > found["layer_execute_s"] else "execution"]
+    if found["breakdown_s"]["network_stall"] > BUSY_PORTS * found["time_s"]:
+        names.append("ports")
+    full = found["sram_peak_bytes"] > FULL_SRAM * found["sram_capacity_bytes"]
+    if full or found["held_back_bytes"]:
+        names.append("SRAM")
+    return ", ".join(names)
 
 
 # ---------------------------------------------------------------------- runs
@@ -213,8 +230,9 @@ def milliseconds(done: Done, policy: str) -> str:
 
 
 def grid_table(cases: Sequence[Done], policies: Sequence[str]) -> list[str]:
-    """Times of all policies; of `search`, a layer, its HBM time and bound, and the use of HBM."""
-    tail = ["layer", "HBM", "bound", "bound/time", "HBM use"]
+    """Times of all policies; of `search`, a layer, its HBM time, its executes alone and its bound,
+    the use of HBM, and what binds."""
+    tail = ["layer", "HBM", "executes", "bound", "bound/time", "HBM use", "binds"]
     lines = [
         f"| case (batch/KV) | {' | '.join([*policies, *tail])} |",
         "|---" * (1 + len(policies) + len(tail)) + "|",
@@ -223,9 +241,9 @@ def grid_table(cases: Sequence[Done], policies: Sequence[str]) -> list[str]:
         if not timed(done):
             continue
         best, cells = done.best or {}, [milliseconds(done, p) for p in policies]
-        layer = [best.get(f"layer_{k}_s", 0.0) for k in ("time", "hbm", "lower_bound")]
+        layer = [best.get(f"layer_{k}_s", 0.0) for k in ("time", "hbm", "execute", "lower_bound")]
         cells += [f"{1e6 * t:.1f}" if t else "–" for t in layer]
-        cells += [percent(done.ratio), percent(best.get("hbm_utilization"))]
+        cells += [percent(done.ratio), percent(best.get("hbm_utilization")), binds(best)]
         lines.append(f"| {done.case} | {' | '.join(cells)} |")
     refused = [d for d in cases if not timed(d)]
     if refused:
@@ -302,6 +320,11 @@ def summary(cases: Sequence[Done]) -> list[str]:
     ]
     if shares:
         lines.append(f"- elk-full: {percent(mean(shares))} of ideal (aim 94 %)")
+        for d in cases:
+            full, ideal = (d.results.get(p, {}) for p in ("elk-full", "ideal"))
+            if "time_s" in full and "time_s" in ideal and ideal["time_s"] < 0.94 * full["time_s"]:
+                share = percent(ideal["time_s"] / full["time_s"])
+                lines.append(f"  - {d.case}: {share}; it is bound by {binds(full)}")
     return lines
 
 

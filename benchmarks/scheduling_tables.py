@@ -1,12 +1,16 @@
-"""The smaller tables of docs/scheduling.md: spills, stages, attention in chunks, the model.
+"""The smaller tables of docs/scheduling.md: spills, stages, attention in chunks, the model, parts
+of a layer, fragmentation.
 
-    python benchmarks/scheduling_tables.py [spills] [stages] [chunks] [model] [--policy search]
+    python benchmarks/scheduling_tables.py [TABLE ...] [--policy search]
 
 Tables named are printed, all without a name. `spills`: a tiny training step in less and less SRAM,
 run on the virtual machine (seconds). `stages`: spatial pipelining beside the temporal program under
 elk-dyn (some CPU minutes). `chunks`: attention over a KV cache whole and in chunks under `--policy`
-(about a CPU minute a case and column). `model`: a steady layer as the scheduler's model sees it and
-as the simulator does, under every policy (some CPU minutes). Models come from ../shared/models.
+(about a CPU minute a case and column); `numbers`: the same of one case in 1, 2, 4 and 8 of them.
+`model`: a steady layer as the scheduler's model sees it and as the simulator does, under every
+policy (some CPU minutes). `parts`: what its executes take alone, by kind, under `--policy`.
+`fragmentation`: schedules that need no addresses beside those that have them, under `--policy` (a
+CPU minute a case). Models come from ../shared/models.
 """
 
 from __future__ import annotations
@@ -19,11 +23,20 @@ from typing import Any
 import elk_ir
 from elk_ir.chips import load_chip
 from elk_ir.errors import ElkError
+from elk_ir.memory.offsets import allocate
 from elk_ir.numerics.tensors import check_inputs, read_npz
+from elk_ir.passes.icca_liveness import liveness
+from elk_ir.passes.icca_schedule import ALLOCATION_S, schedule_by_name, schedule_module
+from elk_ir.passes.icca_schedule_model import Scheduling, resident_bytes
+from elk_ir.passes.icca_support import executes, program_of
+from elk_ir.passes.icca_timeline import timeline_of
 from elk_ir.process import quiet_collector
-from elk_ir.schedule.policies import EXECUTABLE
+from elk_ir.schedule.policies import EXECUTABLE, Policy, Solved, policy
+from elk_ir.sim.bounds import longest_loop
+from elk_ir.sim.machine import machine_of
+from elk_ir.sim.timeline import Compute, Exchange, Sync, leaves
 from elk_ir.spatial import spatial_results
-from elk_ir.tools.cmd_compare import compare, prepare
+from elk_ir.tools.cmd_compare import Prepared, compare, prepare
 
 MODELS = Path(__file__).resolve().parents[2] / "shared" / "models"
 TRAINING = MODELS / "tiny" / "train_llama-tiny_L2_b2_s16_fp32.onnx"
@@ -45,6 +58,13 @@ CHUNKED = (
     ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 2048),
     ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 4096),
     ("Gemma-2-27B", "gemma2-27b_L46_dyn_fp16_op20.onnx", 64, 4096),
+)
+FRAGMENTED = (
+    ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 2048),
+    ("Llama-2-13B", "llama2-13b_L40_dyn_fp16_op20.onnx", 64, 2048),
+    ("Llama-2-70B", "llama2-70b_L80_dyn_fp16_op20.onnx", 32, 2048),
+    ("Llama-2-70B", "llama2-70b_L80_dyn_fp16_op20.onnx", 32, 4096),
+    ("Llama-2-70B", "llama2-70b_L80_dyn_fp16_op20.onnx", 64, 4096),
 )
 MODELED = (
     ("Llama-2-13B", "llama2-13b_L40_dyn_fp16_op20.onnx"),
@@ -159,11 +179,92 @@ def model(_: str) -> None:
                 )
 
 
+def numbers(name: str) -> None:
+    """Attention of one case in more and more chunks."""
+    head("Llama-2-13B 64/2,048", "chunks", "ms")
+    for count in (1, 2, 4, 8):
+        result = decoder("llama2-13b_L40_dyn_fp16_op20.onnx", 64, 2048, name, count)
+        row(name, str(count), milliseconds(result))
+
+
+def parts(name: str) -> None:
+    """What the executes of a layer take, each kind of phase alone: microseconds."""
+    kinds: list[str] = ["local", "shift", "relayout", "insert", "distribute", "reduce"]
+    kinds += ["combine", "apply", "fill", "copy", "sync"]
+    head("case", *kinds)
+    for title, file in MODELED:
+        with quiet_collector():
+            prepared = prepare(
+                str(MODELS / "full" / file), POD, {"batch": 32, "past_sequence_length": 2047}
+            )
+            module = prepared.module.clone()
+            schedule_by_name(module, name, tables=prepared.tables)
+            chip = load_chip(POD)
+            loop, machine = longest_loop(timeline_of(module)), machine_of(chip)
+        assert loop is not None
+        spent: dict[str, float] = dict.fromkeys(kinds, 0.0)
+        for leaf, times in leaves(loop.events):
+            if isinstance(leaf, Compute):
+                spent[leaf.kind] += times * leaf.cycles.maximum / chip.clock_hz
+            elif isinstance(leaf, Exchange):
+                coflow = machine.coflow(leaf)
+                spent[leaf.kind] += times * (coflow.alone_s + coflow.latency_s)
+                spent["sync"] += times * 2 * chip.sync_s if leaf.traffic.total_bytes else 0.0
+            elif isinstance(leaf, Sync):
+                spent["sync"] += times * leaf.count * chip.sync_s
+        row(f"{title} 32/2,048", *(f"{1e6 * spent[kind]:.1f}" for kind in kinds))
+
+
+def fragmentation(name: str) -> None:
+    """The model's time of schedules whose live bytes fit, and of those that have addresses."""
+    head("case", "no addresses, ms", "bytes too many", "with addresses, ms", "held back")
+    for title, file, batch, kv in FRAGMENTED:
+        dims = {"batch": batch, "past_sequence_length": kv - 1}
+        with quiet_collector():
+            prepared = prepare(str(MODELS / "full" / file), POD, dims)
+            solved: Solved = {}
+            chosen = policy(name, solved=solved)
+            free = without_addresses(prepared, chosen)
+            placed = schedule_module(
+                prepared.module.clone(),
+                chosen,
+                keep_plans=False,
+                tables=prepared.tables,
+                retries=name != EXECUTABLE[-1],
+            )
+        over = allocate(liveness(free.module).problem, time_budget_s=ALLOCATION_S).height_bytes
+        row(
+            f"{title} {batch}/{kv:,}",
+            f"{free.time_s * 1e3:.2f}",
+            f"{max(0, over - load_chip(POD).usable_sram_per_core_bytes):,}",
+            f"{placed.time_s * 1e3:.2f}",
+            f"{placed.slack_bytes:,}",
+        )
+
+
+def without_addresses(prepared: Prepared, chosen: Policy) -> Scheduling:
+    """The schedule of a policy that only looks at live bytes."""
+    count = sum(1 for _ in executes(program_of(prepared.module)))
+    resident = [0] * count
+    while True:
+        module = prepared.module.clone()
+        found = Scheduling(module, chosen, False, resident, 0, prepared.tables)
+        found.run()
+        taken = resident_bytes(liveness(module), found, count)
+        known = [max(a, b) for a, b in zip(resident, taken, strict=True)]
+        if known == resident:
+            return found
+        resident = known
+
+
 TABLES: dict[str, Callable[[str], None]] = {
     "spills": spills,
     "stages": stages,
     "chunks": chunks,
+    "numbers": numbers,
     "model": model,
+    "parts": parts,
+    "fragmentation": fragmentation,
 }
 
 
@@ -171,7 +272,9 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="default: all")
-    parser.add_argument("--policy", default="search", help="of the table of chunks")
+    parser.add_argument(
+        "--policy", default="search", help="of chunks, numbers, parts and fragmentation"
+    )
     args = parser.parse_args(words)
     for name in args.tables or TABLES:
         print(f"\n{name}\n")

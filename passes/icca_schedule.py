@@ -43,6 +43,9 @@ MARGINS = 4
 RETRIES = 7
 """Schedules that are made with less held back, once one has got addresses."""
 
+RETRIED_EXECUTES = 7 * 64
+"""Executes of all of these together, but for one retry: long programs take long to schedule."""
+
 WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
 
@@ -106,8 +109,9 @@ def schedule_module(
             live.problem, time_budget_s=ALLOCATION_S, require_fit=round_ + 1 == ROUNDS
         )
         if allocation.height_bytes <= capacity:
-            for part in range(1, RETRIES + 1) if retries and slack > WORTH * capacity else ():
-                less = before + (slack - before) * part // (RETRIES + 1) // 8 * 8
+            tries = max(1, min(RETRIES, RETRIED_EXECUTES // max(1, count)))
+            for part in range(1, tries + 1) if retries and slack > WORTH * capacity else ():
+                less = before + (slack - before) * part // (tries + 1) // 8 * 8
                 try:
                     other = scheduled(less)
                 except CapacityError:

@@ -63,8 +63,11 @@ def transfers(
             at = np.arange(total, dtype=_integers(total + counts.size))
             at += np.repeat((begin[of_row] - (ends - times)).astype(at.dtype), times)
             rows = np.repeat(rows, times)
-            key = np.repeat(key * len(intervals), times) + candidates[at]
-            size = np.repeat(size, times) * lengths[at]
+            key = np.repeat(key * len(intervals), times)
+            key += candidates[at]
+            size = np.repeat(size, times)
+            size *= lengths[at]
+            del at
         if span > _TABLE and j + 1 < rank:
             boxes, s_key = np.unique(s_key, return_inverse=True)
             s_key = s_key.reshape(-1)
