@@ -3,7 +3,8 @@
     python benchmarks/text_size.py [--chips SMALL,LARGE] [MODEL.onnx …]
 
 Compiles each model for both chips as `elk compile` does and prints a row for it: characters of the
-two programs, and by how much the second is longer. Without models: those of tests/models, and some
+two programs, and by how much the second is longer; behind the table, how many of them are helpers
+that are copied into every program that needs them. Without models: those of tests/models, and some
 of other architectures beside the checkout, where they are there.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import elk_ir
+from elk_ir.targets.ipu import cpp_common
 from elk_ir.targets.ipu.poplar_cpp import emit_cpp
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +40,13 @@ def default_models() -> list[Path]:
     return bundled + [p for n in OTHERS if (p := TINY / f"{n}.onnx").exists()]
 
 
+def helper_characters(program: str) -> int:
+    """Characters of the helper files that a program contains."""
+    files = (Path(cpp_common.__file__).parent / "codelets").iterdir()
+    texts = (path.read_text(encoding="utf-8").rstrip() for path in sorted(files) if path.is_file())
+    return sum(len(text) for text in texts if text in program)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -49,10 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--chips takes two chips, not {len(chips)}")
     print(f"| model | {chips[0]} | {chips[1]} | difference |")
     print("|---|---|---|---|")
+    helpers: list[int] = []
     for model in options.models or default_models():
-        small, large = (len(emit_cpp(elk_ir.compile(model, chip=c).target)) for c in chips)
+        texts = [emit_cpp(elk_ir.compile(model, chip=c).target) for c in chips]
+        helpers += map(helper_characters, texts)
+        small, large = map(len, texts)
         row = f"{small:,} | {large:,} | {100 * (large / small - 1):+.1f} %"
         print(f"| `{model.stem}` | {row} |", flush=True)
+    if helpers:
+        print(f"\nhelpers: {min(helpers):,} to {max(helpers):,} characters of each program")
     return 0
 
 
