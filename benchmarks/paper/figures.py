@@ -369,8 +369,10 @@ def sweep_section(
     (out / "paper" / f"{name}.svg").write_text(picture, encoding="utf-8")
     try:
         verdict = figure.judge(good, all_records)
-    except (IndexError, KeyError, ZeroDivisionError, ValueError, StopIteration) as error:
-        verdict = (None, f"too few points to judge ({type(error).__name__})")
+    except (IndexError, KeyError, ZeroDivisionError, ValueError, StopIteration):
+        if len(rows) == total and not small:
+            raise
+        verdict = (None, "too few points to judge")
     if len(rows) < total and not small:
         verdict = (verdict[0], verdict[1] + f" (with {len(rows)} of {total} points)")
     return section(name, sweep.description, figure.published, verdict, table, "paper", done, small)

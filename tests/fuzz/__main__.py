@@ -1,11 +1,16 @@
-"""`python -m fuzz`: a long run with a table at the end (`make fuzz`, docs/testing.md)."""
+"""`python -m fuzz`: a long run with a table at the end (`make fuzz`, docs/testing.md).
+
+`python -m fuzz --add OUTPUT ...` adds up the tables of several runs, of other seeds each.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from fuzz.campaign import Campaign, campaign
@@ -23,7 +28,11 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=25, help="cases a batch")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of cases")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"))
+    parser.add_argument("--add", nargs="+", type=Path, metavar="OUTPUT", help="add up, run nothing")
     args = parser.parse_args()
+    if args.add:
+        sys.stdout.write(added([path.read_text() for path in args.add]))
+        return 0
     result = campaign(
         args.seconds,
         args.seed,
@@ -61,6 +70,31 @@ def summary(result: Campaign, first_seed: int) -> str:
     lines.append("not drawn: " + (", ".join(missing) or "none"))
     lines.append("te not drawn: " + (", ".join(sorted({*GENERATORS} - {*t.te})) or "none"))
     lines += ["", "refusals:", *(f"{n:6} {why}" for why, n in t.refusals.most_common())]
+    return "\n".join(lines) + "\n"
+
+
+def added(outputs: Sequence[str]) -> str:
+    """The tables of several runs as one, without their operators and refusals."""
+    total: Counter[str] = Counter()
+    runs = cpu_s = failures = 0
+    operators: set[str] = set()
+    for text in outputs:
+        for title, count in re.findall(r"^\| (\w+: [^|]+) \| ([\d,]+) \|$", text, re.MULTILINE):
+            total[title] += int(count.replace(",", ""))
+        for spent, failed in re.findall(r" (\d+) CPU s, (\d+) failures$", text, re.MULTILINE):
+            runs, cpu_s, failures = runs + 1, cpu_s + int(spent), failures + int(failed)
+        for listed in re.findall(r"^ONNX operators: (.+)$", text, re.MULTILINE):
+            operators |= {name.rsplit(" ", 1)[0] for name in listed.split(", ")}
+    onnx = sorted(name for name in operators if not name.startswith("te."))
+    lines = [
+        f"{runs} runs, {cpu_s:,} CPU s, {failures} failures, {len(onnx)} ONNX operators",
+        "",
+        "| what | count |",
+        "|---|---:|",
+        *(f"| {title} | {count:,} |" for title, count in total.items()),
+        "",
+        f"ONNX operators: {', '.join(onnx)}",
+    ]
     return "\n".join(lines) + "\n"
 
 
