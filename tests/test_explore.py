@@ -156,7 +156,7 @@ seed = SEED
         ("name = 1\n" + BASE, "'name' and 'description' must be texts"),
         ("description = 1\n" + BASE, "'name' and 'description' must be texts"),
         ("base = 1\n", "must be a table"),
-        (BASE + "a.b = 1\n'a.b' = 2\n", "has 'a.b' twice"),
+        (BASE + "a.b = 1\n'a.b' = 2\n", r"\[base\] has 'a.b' twice"),
         (BASE + "clock_hz = nan\n", "'clock_hz' = nan: must be finite"),
         (BASE + "[axes]\na = [inf]\n", "'a' = inf: must be finite"),
         (BASE + "[axes]\na = { from = 1, to = 2, scale = 'square' }\n", "scale is 'linear' or"),
