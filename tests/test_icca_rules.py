@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers import context, run_passes
+from xdsl.dialects import test
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Block
 from xdsl.parser import Parser
@@ -149,7 +150,9 @@ def test_a_preload_that_does_not_follow_the_loop() -> None:
 
 def test_what_no_operation_defines() -> None:
     handle = Block(arg_types=[HandleType(TensorType(f32, [4]))]).args[0]
-    with pytest.raises(PassFailedException, match="a handle has no preload"):
-        defining_preloads(handle)
+    made = test.TestOp(result_types=[handle.type]).results[0]
+    for value in (handle, made):
+        with pytest.raises(PassFailedException, match="a handle has no preload"):
+            defining_preloads(value)
     with pytest.raises(PassFailedException, match="no execute defines the resident tensor"):
         layout_of(handle)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import context, parse, run_passes
 from importing import model_of, tensor
-from onnx import helper
+from onnx import TensorProto, helper
 from xdsl.dialects.builtin import IndexType
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import PassFailedException, VerifyException
@@ -26,6 +26,7 @@ from elk_ir.compiler import context as compiler_context
 from elk_ir.cost.linear_tree import fit
 from elk_ir.dialects.types import dtype_name
 from elk_ir.errors import ElkError, ModelError, UsageError
+from elk_ir.frontend.weights import WeightPart, WeightRef
 from elk_ir.numerics.onnx_eval import evaluate_onnx
 from elk_ir.numerics.tensors import read_npz
 from elk_ir.numerics.traces import trace_level
@@ -65,6 +66,16 @@ def quantized_without_te() -> object:
     )  # fmt: skip
 
 
+def weights_in_no_folder() -> object:
+    return WEIGHTS.load_ref(WeightRef((WeightPart("w.bin", 0, 8, "", "f32", (2,), "w"),)))
+
+
+def texts_as_output() -> object:
+    cast = helper.make_node("Cast", ["x"], ["y"], "cast", to=TensorProto.STRING)
+    model = model_of([cast], [tensor("x", 4)], [tensor("y", 4, elem=TensorProto.STRING)])
+    return elk_ir.compile(model, chip=CHIP, policy="basic")
+
+
 def another_report() -> object:
     found = elk_ir.compile(ADD, chip=CHIP, policy="basic")
     found.report["operators"] = []
@@ -89,6 +100,12 @@ def another_report() -> object:
             ElkError,
             "the program does not compute output 'y'",
         ),
+        (
+            weights_in_no_folder,
+            ModelError,
+            "the weights of 'w' are missing: the model was compiled from memory",
+        ),
+        (texts_as_output, ModelError, "'y' is tensor<4x!onnx.string>, not a tensor of numbers"),
         (another_report, ElkError, "1 operators are in the target, 0 in the report"),
         (
             lambda: program().simulate(load_chip("test-64")),
