@@ -249,7 +249,7 @@ def test_types() -> None:
     assert chip.macs_per_cycle("uint8") == 64
     assert chip.peak_flops_per_s("int2") == 0
     assert chip.mac_energy_j("f32") == 1.69e-12
-    with pytest.raises(ChipError, match=r"type 'f64'"):
+    with pytest.raises(ChipError, match="no multiply rate is defined for type 'f64'"):
         chip.peak_flops_per_s("f64")
 
 
@@ -260,7 +260,7 @@ def test_changed_copies() -> None:
     assert chip.hbm_bytes_per_s == 64e9
     with pytest.raises(ChipError, match=r"unknown field 'hbm.bandwith_bytes_per_s'; did you mean"):
         chip.with_fields({"hbm.bandwith_bytes_per_s": 1})
-    with pytest.raises(ChipError, match="no section 'hbm'"):
+    with pytest.raises(ChipError, match="'ipu-mk2' has no section 'hbm'"):
         load_chip("ipu-mk2").with_fields({"hbm.latency_s": 1})
     ideal = chip.ideal()
     assert (ideal.network.preload_network, ideal.preload_sram) == ("separate", "separate")

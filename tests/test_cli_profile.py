@@ -82,12 +82,12 @@ def test_shipped_model(capsys: pytest.CaptureFixture[str]) -> None:
         (b"a,b,cycles\n1,2,3\n", "no column 'kind'"),
         (b"batch,in_channels,out_channels,out_pixels,cycles\n1,2,3,4,5\n", "no column 'kernel_"),
         (b"channels,out_pixels,kernel_pixels\n1,2,3\n", "no column 'cycles'"),
-        (b"kind,bytes,cycles\nwarp,2,3\n", "d.csv:2: kind 'warp'"),
+        (b"kind,bytes,cycles\nwarp,2,3\n", "d.csv:2: kind 'warp' is none that can be fitted"),
         (f"{HEADER}\n1,1,1,1,1,7\n".encode(), "1 rows of kind 'conv': a fit needs at least 20"),
         (f"{HEADER}\n1,1,1\n".encode(), "d.csv:2: 3 values, but 6 columns"),
         ((HEADER + "\n1,1,x,1,1,7" * 20).encode(), "d.csv:2: out_channels = 'x'"),
         ((HEADER + "\n1,1,1,1,1,7" * 20 + "\n1,1,1,1,1,nan").encode(), "d.csv:22: cycles = 'nan'"),
-        ((HEADER + "\n1,0,1,1,1,7" * 20).encode(), "d.csv:2: in_channels = '0'"),
+        ((HEADER + "\n1,0,1,1,1,7" * 20).encode(), "in_channels = '0': must be a positive number"),
     ],
 )
 def test_data_that_is_no_good(

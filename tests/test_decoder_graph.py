@@ -154,6 +154,7 @@ def test_what_has_no_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
         ({"num_key_value_heads": 3}, "4 attention heads do not divide among 3 KV heads"),
         ({"hidden_act": "swish2"}, "activation 'swish2' is not known"),
+        ({"num_hidden_layers": 0}, "layers is 0, not a positive number"),
         ({"hidden_size": None}, "the configuration has no 'hidden_size'"),
         ({"torch_dtype": "int8"}, "dtype 'int8' is not known"),
     ):
@@ -165,7 +166,12 @@ def test_what_has_no_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(ModelError, match="phase 'train' is not known"):
         decoder_graph(config, phase="train")
     (tmp_path / "broken.json").write_text("{")
-    for name, message in (("missing.json", "cannot be read"), ("broken.json", "is no JSON")):
+    (tmp_path / "list.json").write_text("[]")
+    for name, message in (
+        ("missing.json", "cannot be read"),
+        ("broken.json", "is no JSON: "),
+        ("list.json", "holds no object of fields"),
+    ):
         assert main([str(tmp_path / name), "-o", str(tmp_path / "m.onnx")]) == 1
         assert message in capsys.readouterr().err
 

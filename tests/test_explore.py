@@ -151,6 +151,28 @@ seed = SEED
         (BASE + "[sample]\npoints = 0\n", "points: must be a count"),
         (BASE + "[sample]\nkind = 'sobol'\npoints = 2\n", "'latin-hypercube'"),
         (BASE + "[axes]\na = { from = 1, to = 2, steps = 9999999 }\n", "at most"),
+        ("together = 1\n" + BASE, "'together' must be tables"),
+        ("together = [1]\n" + BASE, "'together' must be tables"),
+        ("name = 1\n" + BASE, "'name' and 'description' must be texts"),
+        ("description = 1\n" + BASE, "'name' and 'description' must be texts"),
+        ("base = 1\n", "must be a table"),
+        (BASE + "a.b = 1\n'a.b' = 2\n", r"\[base\] has 'a.b' twice"),
+        (BASE + "clock_hz = nan\n", "'clock_hz' = nan: must be finite"),
+        (BASE + "[axes]\na = [inf]\n", "'a' = inf: must be finite"),
+        (BASE + "[axes]\na = { from = 1, to = 2, scale = 'square' }\n", "scale is 'linear' or"),
+        (BASE + "[axes]\na = { from = 1, to = 2, integer = 1 }\n", "integer is true or false"),
+        (BASE + "[axes]\na = { from = 0, to = 1, scale = 'log' }\n", "a log scale must begin"),
+        (BASE + "[axes]\na = { from = 0, to = 1 }\n", "'a': a grid needs 'steps'"),
+        (
+            BASE
+            + "[axes]\n"
+            + "".join(f"{a} = {{ from = 0, to = 1, steps = 2000 }}\n" for a in "ab"),
+            "the grid has 4,000,000 points; at most 1,000,000",
+        ),
+        ("sample = 1\n" + BASE, "takes kind, points and seed"),
+        (BASE + "[sample]\npoints = 2\nsize = 3\n", "takes kind, points and seed"),
+        (BASE + "[sample]\npoints = 2\nseed = 1.5\n", "seed: must be an integer"),
+        (BASE + "[axes]\na = [1]\n[[together]]\na = [2]\n", "'a' is on two axes"),
     ],
 )
 def test_a_mistake_is_one_message(text: str, message: str) -> None:
@@ -235,6 +257,12 @@ def test_failures_are_rows(folder: Path, tmp_path: Path) -> None:
     assert "unknown policy 'nonsense'" in errors[3]
     again = explore(parsed(text, folder), str(path), retry_failures=True)
     assert (again.before, again.computed, again.failed) == (1, 5, 5)
+
+
+def test_a_field_that_the_chip_lacks_is_not_multiplied(folder: Path) -> None:
+    (task,) = tasks_of(parsed(BASE + "nonsense = { times = 2 }\n", folder))
+    assert task.chip is None
+    assert "chip 'test-16' has no number 'nonsense' to multiply" in str(task.problem)
 
 
 def test_missing_models_and_chips_stop_the_sweep(folder: Path, tmp_path: Path) -> None:
@@ -461,7 +489,7 @@ def test_pivots_and_fronts() -> None:
     assert on_front(records, ["tokens_per_s"]) == [False, False, True, False, False]
     with pytest.raises(ElkError, match="no row has a field 'tim'"):
         on_front(records, ["tim"])
-    with pytest.raises(ElkError, match="needs numbers"):
+    with pytest.raises(ElkError, match="'x': a front needs numbers"):
         on_front(records, ["p"])
 
 
@@ -492,10 +520,26 @@ def test_show(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["explore", "show"], 2, "which file"),
         (["explore", "show", "none.sqlite"], 1, "no such file"),
         (["explore", "show", "r", "--jobs", "2"], 2, "only to run a sweep"),
+        (
+            ["explore", "show", "FINISHED", "--pivot", "policy,time"],
+            2,
+            "--pivot takes three fields",
+        ),
     ],
 )
 def test_wrong_usage(
-    argv: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], code: int, message: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(argv) == code
+    assert main([str(finished) if a == "FINISHED" else a for a in argv]) == code
     assert message in capsys.readouterr().err
+
+
+def test_ways_to_compute_that_are_not_there(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = parsed(BASE + "dim.batch = 4\n", folder)
+    with pytest.raises(ElkError, match="0 jobs compute nothing"):
+        explore(sweep, str(tmp_path / "r.sqlite"), jobs=0)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ElkError, match="--cluster needs Dask"):
+        explore(sweep, str(tmp_path / "r.sqlite"), cluster="tcp://127.0.0.1:1")

@@ -174,8 +174,19 @@ def test_without_the_example() -> None:
 def test_extension_that_does_not_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {"elk_ir.targets": {"odd": "no_such_module_anywhere:T"}}
     monkeypatch.syspath_prepend(str(install(tmp_path, "odd-package", groups)))
-    with pytest.raises(ElkError, match="'odd' of package odd-package can't be loaded"):
+    with pytest.raises(
+        ElkError, match="the extension 'odd' of package odd-package can't be loaded: "
+    ):
         find_target("odd")
+
+
+def test_extension_of_xdsl_that_does_not_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"xdsl.universe": {"odd": "no_such_module_anywhere:U"}}
+    monkeypatch.syspath_prepend(str(install(tmp_path, "odd-package", groups)))
+    with pytest.raises(ElkError, match="an extension of xDSL can't be loaded: ModuleNotFoundError"):
+        extensions.universe()
 
 
 def test_extension_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

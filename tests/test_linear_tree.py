@@ -297,11 +297,11 @@ def test_files_that_are_no_good(tmp_path: Path) -> None:
 def test_sidecars_that_lack_something(tmp_path: Path) -> None:
     path = own(tmp_path)
     data = json.loads(sidecar_of(path).read_text())
-    for key, value in (
-        ("base", "mars"),
-        ("format", 99),
-        ("fits", [{"kind": "warp", "columns": []}]),
+    for key, value, message in (
+        ("base", "mars", "format 1, base mars"),
+        ("format", 99, "format 99, base "),
+        ("fits", [{"kind": "warp", "columns": []}], r"kind 'warp' with columns \[\]"),
     ):
         sidecar_of(path).write_text(json.dumps(data | {key: value}))
-        with pytest.raises(ElkError, match="not a cost model's description"):
+        with pytest.raises(ElkError, match=f"not a cost model's description: {message}"):
             load_fits(path)

@@ -14,7 +14,7 @@ import pytest
 from helpers import context, parse, run_passes
 from northpole_programs import LLAMA, SHARED, SMALL, compiled, decoder, shared, shrunk
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, SymbolRefAttr, i64
-from xdsl.utils.exceptions import DiagnosticException
+from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
 from elk_ir.chips import Chip, load_chip
 from elk_ir.compiler import Signature
@@ -355,7 +355,11 @@ def test_cores_hold_what_stays_and_what_works() -> None:
         program.properties["micro_batches"] = IntegerAttr(100_000, i64)
         program.properties["users"] = IntegerAttr(100_000, i64)
 
-    assert "too many" in broken(crowd)
+    assert "too many): fewer users or more cards" in broken(crowd)
+    module = parse(_mapped())
+    crowd(module)
+    with pytest.raises(VerifyException, match=r"stage @stage_\d: .* bytes on a core that has"):
+        module.verify()
 
 
 def test_caches_are_those_of_the_users() -> None:

@@ -84,6 +84,8 @@ def test_operands_and_defaults() -> None:
         relu.attr("beta")
     with pytest.raises(ValueError, match="B is missing"):
         onnx.op_classes()["Add"].make([x], [x.type])
+    with pytest.raises(ValueError, match="a variadic inputs cannot be absent"):
+        onnx.op_classes()["Concat"].make([x, None], [x.type])
     with pytest.raises(ValueError, match="at most 1"):
         onnx.op_classes()["Relu"].make([x, x], [x.type])
 
@@ -98,8 +100,11 @@ def test_types_are_checked_against_the_schema() -> None:
 
 
 def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="NoSuchOp"):
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchOp'"):
         _ = onnx.NoSuchOp
+    x = create_ssa_value(TensorType(f32, [4]))
+    with pytest.raises(KeyError, match="Relu has no attribute 'axis'"):
+        onnx.op_classes()["Relu"].make([x], [x.type]).attr("axis")
     assert onnx.MatMulOp.name == "onnx.MatMul"
 
 

@@ -374,6 +374,7 @@ module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4
 
 // A state has room for what is appended.
 // CHECK: appends entries 3 to 6 to the state @s, which has room for 6
+// CHECK: give the state a larger capacity
 module attributes {icca.chip = #icca.chip<"tiny", {chips = 1, cores_per_chip = 4, sram_per_core_bytes = 2048, reserved_per_core_bytes = 1024, clock_hz = 1.0e9, local_bytes_per_cycle = 16.0, port_sharing = "shared", landing_steals_sram = false, preload_during_compute = true, exchange_overlaps_compute = false, sync_cycles = 100.0, network = {topology = "all-to-all", port_in_bytes_per_s = 8.0e9, port_out_bytes_per_s = 8.0e9}, hbm = {capacity_bytes = 2048, bandwidth_bytes_per_s = 6.4e10, latency_s = 1.0e-7, pools = "one", controllers_per_chip = 2, controller_placement = "switch", controller_egress_bytes_per_s = 3.2e10, multicast = true}}>} {
   icca.hbm input @x : tensor<4xf32> {inputs = ["x"]}
   icca.hbm state @s : tensor<6xf32> {axis = 0 : i64, length = 3 : i64}
