@@ -18,7 +18,7 @@ from xdsl.dialects.linalg import Linalg
 from xdsl.dialects.linalg.abstract_ops import ElementwiseOperation, NamedOperation
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import YieldOp
-from xdsl.ir import BlockArgument, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Dialect, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.irdl import IRDLOperation, irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
@@ -39,6 +39,8 @@ class ContractionOp(NamedOperation, ABC):
 
     @classmethod
     def get_hidden_region(cls, inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> Region:
+        if len(inputs) != 2 or len(outputs) != 1:
+            return Region(Block([YieldOp()]))  # verify_ says what is wrong
         types = cls.body_arg_types((*inputs, *outputs))
         real = isinstance(types[-1], AnyFloat)
         add, mul = (arith.AddfOp, arith.MulfOp) if real else (arith.AddiOp, arith.MuliOp)

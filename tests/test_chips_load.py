@@ -80,6 +80,8 @@ def test_not_toml_names_file_line_and_column() -> None:
         ("chips = 0", ["chips = 0", "from 1 to 65536 chips"]),
         ("clock_hz = -1.0", ["clock_hz = -1.0", "from 1000 to 1e+12 Hz"]),
         ("clock_hz = nan", ["clock_hz = nan", "Hz"]),
+        (f"clock_hz = 1{'0' * 400}", ["clock_hz = 1000", "Hz"]),
+        ('extends = "a\\u0000.toml"', ["no file can have this name"]),
         ('clock_hz = "1 GHz"', ['clock_hz = "1 GHz"', "Hz"]),
         ("clock_hz = true", ["clock_hz = true", "Hz"]),
         ("cores_per_chip = 16.5", ["cores_per_chip = 16.5", "whole number", "cores"]),

@@ -176,6 +176,24 @@ def test_what_has_no_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 0}, "heads is 0, not a count below 2,147,483,648"),
+        ({"hidden_size": "32"}, "hidden is '32', not a count"),
+        ({"vocab_size": 10**30}, "vocab is 1000000000000000000000000000000, not a count"),
+        ({"sliding_window": "a"}, "window is 'a', not a count"),
+        ({"rope_theta": "x"}, "theta is 'x', not a positive number"),
+        ({"rope_theta": 0}, "theta is 0.0, not a positive number"),
+        ({"rms_norm_eps": float("nan")}, "epsilon is nan, not a positive number"),
+        ({"model_type": "granite", "logits_scaling": "x"}, "logits_scale is 'x', not a positive"),
+    ],
+)
+def test_numbers_that_are_none(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        config_from_json({**LLAMA, **change})
+
+
 def test_a_configuration_by_hand() -> None:
     """Any mixture of the parts, not only those of a family."""
     config = DecoderConfig(

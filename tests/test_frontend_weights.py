@@ -36,6 +36,8 @@ A = ("f32", (2, 3))
         ([A], "slice 2 0 1 1", "slice of (2, 3)"),
         ([A], "quantize i32 0", "quantisation to i32"),
         ([A], "quantize f16 0", "quantisation to f16"),
+        ([A], "quantize i1 0", "quantisation to i1"),
+        ([A], "reshape -2 -3", "(2, 3) to (-2, -3)"),
         ([A], "quantize i8 1 0", "axes [1, 0] of rank 2"),
         ([A], "shuffle", "unknown step"),
     ],

@@ -222,11 +222,11 @@ def test_linalg_that_te_does_not_have(
         run_passes(Parser(context(), text).parse_module(), "convert-linalg-to-te")
 
 
-def test_products_take_two_factors() -> None:
-    text = """func.func @main(%a: tensor<2x4x4xf32>) {
-      %r = linalg.batch_matmul ins(%a, %a, %a : T, T, T) outs(%a : T)
-        -> tensor<2x4x4xf32>
-      func.return }"""
+@pytest.mark.parametrize("inputs", ["%a : T", "%a, %a, %a : T, T, T"])
+def test_products_take_two_factors(inputs: str) -> None:
+    text = f"""func.func @main(%a: tensor<2x4x4xf32>) {{
+      %r = linalg.batch_matmul ins({inputs}) outs(%a : T) -> tensor<2x4x4xf32>
+      func.return }}"""
     text = re.sub(r"\bT\b", "tensor<2x4x4xf32>", text)
     module = Parser(compiler_context(), text).parse_module()
     with pytest.raises(VerifyException, match="batch_matmul takes two inputs and one output"):

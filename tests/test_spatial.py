@@ -83,6 +83,8 @@ def test_more_stages_of_the_same_speed_are_never_slower() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ElkError, match="3 stages for 2 layers"):
         balance(Network(2, 1.0, never), 3)
+    with pytest.raises(ElkError, match="can't be cut into 0 stages"):
+        stage_chip(load_chip("ipu-pod4-hbm"), 0)
 
 
 def test_stages_share_cores_and_bandwidth() -> None:

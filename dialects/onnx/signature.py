@@ -122,7 +122,7 @@ def segment_sizes(
         if formal.kind == VARIADIC:
             rest = given[position:]
             if any(v is None for v in rest):
-                raise ValueError(f"{name}: a variadic {formal.name} cannot be absent")
+                raise ValueError(f"{name}: one of the variadic {formal.name} is absent")
             sizes.append(len(rest))
             position = len(given)
             continue

@@ -44,6 +44,8 @@ def load_chip(name_or_path: str) -> Chip:
     Raises ChipError: unknown name (with the closest ones), unreadable or malformed file (naming
     file, field, value, unit and allowed range).
     """
+    if "\0" in name_or_path:
+        raise ChipError(f"{name_or_path!r}: no file can have this name")
     if name_or_path in builtin_chips():
         return _load_builtin(name_or_path)
     if not _is_path(name_or_path):
@@ -121,7 +123,7 @@ def _locate_cost_model(data: dict[str, Any], folder: Path) -> None:
     """A fitted model's path is relative to the file that names it; made absolute, because programs
     carry their chip and are simulated from other folders."""
     model = data.get("cost_model")
-    if isinstance(model, str) and model.endswith(".txt"):
+    if isinstance(model, str) and model.endswith(".txt") and "\0" not in model:
         data["cost_model"] = str((folder / model).resolve())
 
 
@@ -137,6 +139,8 @@ def _resolve(
             f"extends = {base_name!r}: must be the name of a built-in chip or the path of a file",
             where=where,
         )
+    if "\0" in base_name:
+        raise ChipError(f"extends = {base_name!r}: no file can have this name", where=where)
     if base_name in builtin_chips():
         base_path = _FOLDER / f"{base_name}.toml"
     elif not _is_path(base_name) and (brought := extensions.chip_file(base_name)) is not None:

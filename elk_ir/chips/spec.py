@@ -7,10 +7,11 @@ One `FieldSpec` in a dataclass field's metadata drives validation, the messages 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from elk_ir.finite import is_finite
 
 Kind = Literal["int", "float", "bool", "str"]
 Value = int | float | bool | str
@@ -65,10 +66,7 @@ class FieldSpec:
             if isinstance(value, str) and (value in self.choices or not self.choices):
                 return value
             raise problem
-        # bool is an int in Python, but `true` is never meant as a quantity.
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise problem
-        if not math.isfinite(value):
+        if not is_finite(value):
             raise problem
         if self.kind == "int" and value != int(value):
             raise problem

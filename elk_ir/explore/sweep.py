@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from elk_ir.errors import ElkError
+from elk_ir.finite import is_finite
 
 SETTINGS: dict[str, tuple[type, ...]] = {
     "model": (str,),
@@ -237,24 +238,20 @@ def _value(name: str, value: Any) -> Any:
     """A setting's value, checked as far as it can be without the chip."""
     if isinstance(value, Mapping) and set(value) == {"times"}:
         factor = value["times"]
-        if name in SETTINGS or name.startswith("dim.") or not _is_number(factor):
+        if name in SETTINGS or name.startswith("dim.") or not is_finite(factor):
             raise ElkError(f"'{name}': 'times' takes a number, and multiplies a field of the chip")
         return Times(float(factor))
     if isinstance(value, Times):
         return value
     if not isinstance(value, Value):
         raise ElkError(f"'{name}' = {value!r}: must be a number, a text or true/false")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ElkError(f"'{name}' = {value}: must be finite")
+    if isinstance(value, int | float) and not isinstance(value, bool) and not is_finite(value):
+        raise ElkError(f"'{name}' = {value if isinstance(value, float) else '…'}: must be finite")
     kinds = SETTINGS.get(name, (int,) if name.startswith("dim.") else None)
     if kinds is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
         wanted = "a text" if str in kinds else "an integer" if float not in kinds else "a number"
         raise ElkError(f"'{name}' = {value!r}: must be {wanted}")
     return value
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _values(name: str, spec: Any) -> list[Any]:
@@ -287,12 +284,14 @@ def _group(group: Mapping[str, Any]) -> Axis:
 def _range(name: str, spec: Mapping[str, Any]) -> Range:
     low, high, steps = spec.get("from"), spec.get("to"), spec.get("steps", 0)
     scale, integer = spec.get("scale", "linear"), spec.get("integer", name.startswith("dim."))
-    if not _is_number(low) or not _is_number(high) or not low < high:
+    if not is_finite(low) or not is_finite(high) or not low < high:
         raise ElkError(f"axis '{name}': 'from' and 'to' must be numbers, the first one smaller")
     if scale not in ("linear", "log") or not isinstance(integer, bool):
         raise ElkError(f"axis '{name}': scale is 'linear' or 'log', integer is true or false")
     if scale == "log" and low <= 0:
         raise ElkError(f"axis '{name}': a log scale must begin above 0")
+    if not is_finite(high / low if scale == "log" else float(high) - float(low)):
+        raise ElkError(f"axis '{name}': 'from' and 'to' are too far apart")
     if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= MAX_POINTS:
         raise ElkError(f"axis '{name}': steps must be a count, at most {MAX_POINTS:,}")
     return Range(low, high, steps, scale == "log", integer)

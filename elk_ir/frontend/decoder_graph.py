@@ -15,9 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elk_ir.errors import ElkError, ModelError
+from elk_ir.finite import is_finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 OPSET = 20
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("silu", "relu", "gelu", "gelu_pytorch_tanh")
+MOST = 1 << 31
+"""Below this are the counts of a configuration."""
 FAMILIES = ("llama", "mistral", "qwen2", "granite", "opt")
 
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -78,9 +81,16 @@ class DecoderConfig:
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} is {getattr(self, name)}, not a positive number")
+        counts = ["hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab"]
+        counts += [] if self.window is None else ["window"]
+        for name in counts:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 < value < MOST:
+                raise ModelError(f"{name} is {value!r}, not a count below {MOST:,}")
+        for name in ("epsilon", "theta", "embedding_scale", "residual_scale", "logits_scale"):
+            value = getattr(self, name)
+            if not is_finite(value) or value < 0 or (name == "theta" and value == 0):
+                raise ModelError(f"{name} is {value!r}, not a positive number")
         if self.heads % self.kv_heads:
             raise ModelError(
                 f"{self.heads} attention heads do not divide among {self.kv_heads} KV heads"
@@ -106,6 +116,11 @@ class DecoderConfig:
         return sum(prod(shape) for shape in _Builder(self, "decode", 1, None).weights().values())
 
 
+def _inverse(value: object) -> float:
+    """One over a number; what is none stays, and is refused with the rest."""
+    return 1.0 / value if is_finite(value) else cast(float, value)
+
+
 def config_from_json(fields: Mapping[str, Any]) -> DecoderConfig:
     """A configuration in Hugging Face's field names. Raises ModelError for a field that is missing
     or has no graph here."""
@@ -126,10 +141,13 @@ def config_from_json(fields: Mapping[str, Any]) -> DecoderConfig:
         if fields.get(name) not in harmless:
             raise ModelError(f"{name} = {fields[name]!r} has no graph here")
     hidden, heads = need("hidden_size"), need("num_attention_heads")
+    head_dim = fields.get("head_dim")
+    if head_dim is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        head_dim = hidden // heads
     opt = family == "opt"
     if opt and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise ModelError("word_embed_proj_dim differs from hidden_size: this has no graph here")
-    window = fields.get("sliding_window")
+    window, theta = fields.get("sliding_window"), fields.get("rope_theta", 10_000.0)
     if fields.get("use_sliding_window") is False:
         window = None
     given = fields.get("torch_dtype") or fields.get("dtype") or "float16"
@@ -138,7 +156,7 @@ def config_from_json(fields: Mapping[str, Any]) -> DecoderConfig:
         layers=need("num_hidden_layers"),
         heads=heads,
         kv_heads=fields.get("num_key_value_heads") or heads,
-        head_dim=fields.get("head_dim") or hidden // heads,
+        head_dim=head_dim or 0,
         ffn=need("ffn_dim" if opt else "intermediate_size"),
         vocab=need("vocab_size"),
         norm="layer" if opt else "rms",
@@ -146,14 +164,14 @@ def config_from_json(fields: Mapping[str, Any]) -> DecoderConfig:
         activation=need("activation_function" if opt else "hidden_act"),
         gated=not opt,
         rotary=not opt,
-        theta=float(fields.get("rope_theta", 10_000.0)),
+        theta=float(theta) if is_finite(theta) else theta,
         positions=need("max_position_embeddings") + 2 if opt else 0,
         position_offset=2 if opt else 0,
         window=window,
         scale=fields.get("attention_multiplier"),
         embedding_scale=fields.get("embedding_multiplier") or 1.0,
         residual_scale=fields.get("residual_multiplier") or 1.0,
-        logits_scale=1.0 / (fields.get("logits_scaling") or 1.0),
+        logits_scale=_inverse(fields.get("logits_scaling") or 1.0),
         bias=opt or family == "qwen2" or bool(fields.get("attention_bias")),
         output_bias=opt or bool(fields.get("attention_bias")),
         ffn_bias=opt or bool(fields.get("mlp_bias")),

@@ -167,7 +167,7 @@ def _stepped(typed: Typed, word: str, args: list[str]) -> Typed:
             return dtype, tuple(shape[a] for a in order)
         case "reshape":
             target = tuple(int(a) for a in args)
-            if prod(target) != prod(shape):
+            if prod(target) != prod(shape) or min(target, default=0) < 0:
                 raise ValueError(f"{shape} to {target}")
             return dtype, target
         case "cast":
@@ -202,7 +202,7 @@ def _quantization(args: list[str], rank: int) -> tuple[str, tuple[int, ...]]:
 
     kind = BY_NAME[args[0]]
     axes = tuple(int(a) for a in args[1:])
-    if kind.bits > 8 or not (kind.is_integer or kind.numpy in FLOAT8):
+    if not 1 < kind.bits <= 8 or not (kind.is_integer or kind.numpy in FLOAT8):
         raise ValueError(f"quantisation to {kind.name}")
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < rank for a in axes):
         raise ValueError(f"axes {list(axes)} of rank {rank}")

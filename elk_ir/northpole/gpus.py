@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elk_ir.errors import ElkError
+from elk_ir.finite import is_finite
 from elk_ir.northpole.mapping import Mapping as StageMapping
 from elk_ir.northpole.pipeline import Run
 
@@ -101,6 +102,10 @@ def _over(a: float | None, b: float | None) -> float | None:
 # ---------------------------------------------------------------------- reading a file
 
 
+LEAST = 1e-100
+"""Smaller figures are none: what follows from them would not be finite."""
+
+
 @dataclass(frozen=True)
 class _Table:
     """One table of the file, for messages that say where they are from."""
@@ -118,7 +123,7 @@ class _Table:
         value = self.fields.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if not is_finite(value) or not value > LEAST:
             raise self.wrong(name, value, "a number above 0")
         return float(value)
 

@@ -145,6 +145,8 @@ def stage_chip(chip: Chip, stages: int) -> Chip:
     Stages are whole chips, or equal parts of each chip (rows of a mesh); cores that do not divide
     stay idle. Raises ElkError where a mesh or the chips do not divide, or without HBM.
     """
+    if stages < 1:
+        raise ElkError(f"a chip can't be cut into {stages} stages")
     if stages == 1:
         return chip
     if chip.hbm is None:
