@@ -154,7 +154,7 @@ def test_what_has_no_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
         ({"num_key_value_heads": 3}, "4 attention heads do not divide among 3 KV heads"),
         ({"hidden_act": "swish2"}, "activation 'swish2' is not known"),
-        ({"num_hidden_layers": 0}, "layers is 0, not a positive number"),
+        ({"num_hidden_layers": 0}, "layers is 0, not a count"),
         ({"hidden_size": None}, "the configuration has no 'hidden_size'"),
         ({"torch_dtype": "int8"}, "dtype 'int8' is not known"),
     ):

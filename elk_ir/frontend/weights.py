@@ -202,7 +202,8 @@ def _quantization(args: list[str], rank: int) -> tuple[str, tuple[int, ...]]:
 
     kind = BY_NAME[args[0]]
     axes = tuple(int(a) for a in args[1:])
-    if not 1 < kind.bits <= 8 or not (kind.is_integer or kind.numpy in FLOAT8):
+    whole = kind.is_integer and kind.numpy != "bool" and kind.bits <= 8
+    if not whole and kind.numpy not in FLOAT8:
         raise ValueError(f"quantisation to {kind.name}")
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < rank for a in axes):
         raise ValueError(f"axes {list(axes)} of rank {rank}")
