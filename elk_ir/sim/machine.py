@@ -8,11 +8,8 @@ from elk_ir.chips.chip import Chip
 from elk_ir.sim.flows import Coflow, Resources, share
 from elk_ir.sim.timeline import Exchange, Preload, Store
 
-_CACHED = 2048
+_CACHED = 1024
 """Coflows of each kind; one of 5,888 cores has 190 KB."""
-
-_CACHED_BYTES = 1 << 28
-"""Of transfers of exchanges that are kept as keys."""
 
 
 class Machine:
@@ -20,10 +17,9 @@ class Machine:
 
     def __init__(self, chip: Chip):
         self.resources = Resources(chip)
-        self.exchanges: dict[object, Coflow] = {}
+        self.exchanges: dict[tuple[bytes, int], Coflow] = {}
         self.deliveries: dict[object, Coflow] = {}
         self.rates: dict[tuple[int, int], tuple[Coflow, Coflow, tuple[float, float]]] = {}
-        self.bytes = 0
 
     def coflow(self, event: Preload | Store | Exchange) -> Coflow:
         """The coflow of an event's transfer."""
@@ -40,14 +36,12 @@ class Machine:
         return found
 
     def _exchange(self, event: Exchange) -> Coflow:
-        key = (event.traffic, event.span)
+        key = (event.traffic.digest, event.span)
         found = self.exchanges.get(key)
         if found is None:
-            self.bytes += event.traffic.nbytes
-            if len(self.exchanges) >= _CACHED or self.bytes > _CACHED_BYTES:
+            if len(self.exchanges) >= _CACHED:
                 self.exchanges.clear()
                 self.rates.clear()
-                self.bytes = 0
             found = self.exchanges[key] = self.resources.exchange(event.traffic, event.span)
         return found
 
@@ -64,7 +58,7 @@ class Machine:
         return found[2]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def machine_of(chip: Chip) -> Machine:
     """The machine of a chip."""
     return Machine(chip)
