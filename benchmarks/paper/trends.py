@@ -228,9 +228,12 @@ def _training(records: Records) -> Verdict:
     cheap, *_, dear = lines.values()
     flops = cheap[min(cheap)] / cheap[max(cheap)]
     memory = cheap[min(cheap)] / dear[min(dear)]
+    slowest = max(records, key=lambda r: float(r["time_s"]))
+    busy, moved = float(slowest["hbm_utilization"]), float(slowest["hbm_bytes"])
     return (
         flops > memory,
-        f"twice the multiply-adds: {flops:.2f}x; 4/3 of the bandwidth: {memory:.2f}x",
+        f"twice the multiply-adds: {flops:.2f}x; 4/3 of the bandwidth: {memory:.2f}x (the slowest"
+        f" step moves {moved / 1e9:.1f} GB and keeps HBM busy for {busy:.0%} of its time)",
     )
 
 

@@ -7,6 +7,7 @@ cores and sizes are needed here, which makes full-size chips several times cheap
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -15,6 +16,9 @@ from elk_ir.plan.layout import Layout
 
 _TABLE = 1 << 23
 """Entries up to which a table of boxes is direct."""
+
+_PIECE = 1 << 18
+"""Transfers whose senders are worked out at a time: what that takes beside them is little."""
 
 
 def _integers(limit: int) -> type[np.signedinteger]:
@@ -79,6 +83,7 @@ def transfers(
     if not found.all():
         rows, key, size = rows[found], key[found], size[found]
     receiver = t_core[rows]
+    del rows
     return _senders(s_key.reshape(-1), s_core, key, receiver), receiver, size
 
 
@@ -162,30 +167,36 @@ def _senders(
     held, count = s_core[order].astype(np.int32), np.bincount(s_key, minlength=boxes)
     first = np.cumsum(count) - count
     # Rank of each requester among those of the same box; requesters come in order of their cores.
-    narrow = key.astype(np.uint16) if boxes <= 1 << 16 else key
-    by = np.argsort(narrow, kind="stable")
+    by = np.argsort(key.astype(np.uint16) if boxes <= 1 << 16 else key, kind="stable")
+    sender = np.empty(key.size, dtype=_integers(key.size))
+    sender[by] = np.arange(key.size, dtype=sender.dtype)
+    del by
     among = np.bincount(key, minlength=boxes)
     begin = np.cumsum(among) - among
-    # The product of a rank and the holders of a box has to fit.
-    kind = _integers(key.size * int(count.max()))
-    rank = np.empty(key.size, dtype=kind)
-    rank[by] = np.arange(key.size, dtype=kind)
-    rank -= begin.astype(kind)[key]
-    rank *= count.astype(kind)[key]
-    rank //= among.astype(kind)[key]
-    rank += first.astype(kind)[key]
-    sender = held[rank]
-    return np.where(_has(s_key, s_core, key, core), core, sender)
+    own = _holders(s_key, s_core, int(core.max()))
+    for at in range(0, key.size, _PIECE):
+        part = slice(at, at + _PIECE)
+        box = key[part]
+        rank = sender[part] - begin[box]
+        other = held[first[box] + rank * count[box] // among[box]]
+        sender[part] = np.where(own(box, core[part]), core[part], other)
+    return sender
 
 
-def _has(s_key: np.ndarray, s_core: np.ndarray, key: np.ndarray, core: np.ndarray) -> np.ndarray:
-    """Whether each requester holds the box itself."""
-    cores = int(max(s_core.max(), core.max())) + 1
+def _holders(
+    s_key: np.ndarray, s_core: np.ndarray, last: int
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Whether each core (at most `last`) of a row holds the box beside it in another row itself."""
+    cores = max(int(s_core.max()), last) + 1
     if s_core.size == np.unique(s_core).size:
         own = np.full(cores, -1, dtype=np.int64)
         own[s_core] = s_key
-        return own[core] == key
+        return lambda box, core: own[core] == box
     pairs = np.unique(s_key * cores + s_core)
-    wanted = key.astype(np.int64) * cores + core
-    at = np.minimum(np.searchsorted(pairs, wanted), pairs.size - 1)
-    return pairs[at] == wanted
+
+    def found(box: np.ndarray, core: np.ndarray) -> np.ndarray:
+        wanted = box.astype(np.int64) * cores + core
+        at = np.minimum(np.searchsorted(pairs, wanted), pairs.size - 1)
+        return pairs[at] == wanted
+
+    return found
