@@ -75,6 +75,16 @@ def test_without_direct_tables(data: st.DataObject) -> None:
         same(a, b)
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.data(), SHAPES)
+def test_many_pieces(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """The way of more transfers than are worked on at a time."""
+    a, b = data.draw(layouts(shape)), data.draw(layouts(shape))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PIECE", 3)
+        same(a, b)
+
+
 def test_delivery_counts_each_needed_byte_once() -> None:
     """A product with k cut by two rings on 2 x 3 cores: preload-state and execute-state hold the
     same tensor, copies as the plan says."""

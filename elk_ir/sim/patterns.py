@@ -34,8 +34,8 @@ def traffic_of(
     number = np.min_scalar_type(cores)
     return Traffic(
         cores,
-        Vector(source[moving].astype(number)),
-        Vector(target[moving].astype(number)),
+        Vector(source[moving].astype(number, copy=False)),
+        Vector(target[moving].astype(number, copy=False)),
         Vector(size_bytes[moving].astype(np.min_scalar_type(size_bytes.max(initial=0)))),
         Vector(local),
     )
@@ -57,7 +57,8 @@ def reshard_traffic(
     sender, receiver, elements = transfers(source, target, axis, start)
     if int(elements.max(initial=0)) * item_bytes >= 1 << 31:
         elements = elements.astype(np.int64)
-    return traffic_of(cores, sender, receiver, elements * item_bytes)
+    elements *= item_bytes
+    return traffic_of(cores, sender, receiver, elements)
 
 
 @lru_cache(maxsize=1024)

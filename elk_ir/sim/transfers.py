@@ -7,7 +7,7 @@ cores and sizes are needed here, which makes full-size chips several times cheap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 
 import numpy as np
@@ -18,7 +18,7 @@ _TABLE = 1 << 23
 """Entries up to which a table of boxes is direct."""
 
 _PIECE = 1 << 18
-"""Transfers whose senders are worked out at a time: what that takes beside them is little."""
+"""Transfers that are worked on at a time: what that takes beside them is little."""
 
 
 def _integers(limit: int) -> type[np.signedinteger]:
@@ -30,7 +30,7 @@ def _integers(limit: int) -> type[np.signedinteger]:
 def transfers(
     source: Layout, target: Layout, axis: int | None = None, start: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(source core, target core, elements), int32 where that is enough, of every transfer of
+    """(source core, target core, elements), integers as narrow as will do, of every transfer of
     `moves` with the same arguments, in the order of target cores; sends of a core to itself
     included."""
     rank = len(target.axes)
@@ -68,9 +68,10 @@ def transfers(
             at += np.repeat((begin[of_row] - (ends - times)).astype(at.dtype), times)
             rows = np.repeat(rows, times)
             key = np.repeat(key * len(intervals), times)
-            key += candidates[at]
             size = np.repeat(size, times)
-            size *= lengths[at]
+            for part in _pieces(total):
+                key[part] += candidates[at[part]]
+                size[part] *= lengths[at[part]]
             del at
         if span > _TABLE and j + 1 < rank:
             boxes, s_key = np.unique(s_key, return_inverse=True)
@@ -82,9 +83,14 @@ def transfers(
     key, found = _number(key, boxes, span)
     if not found.all():
         rows, key, size = rows[found], key[found], size[found]
-    receiver = t_core[rows]
+    receiver = t_core.astype(np.min_scalar_type(int(t_core.max(initial=0))))[rows]
     del rows
     return _senders(s_key.reshape(-1), s_core, key, receiver), receiver, size
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    """`count` transfers, `_PIECE` at a time."""
+    return (slice(at, min(at + _PIECE, count)) for at in range(0, count, _PIECE))
 
 
 def _held(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -166,18 +172,21 @@ def _senders(
     order = np.argsort(s_key, kind="stable")
     held, count = s_core[order].astype(np.int32), np.bincount(s_key, minlength=boxes)
     first = np.cumsum(count) - count
-    # Rank of each requester among those of the same box; requesters come in order of their cores.
-    by = np.argsort(key.astype(np.uint16) if boxes <= 1 << 16 else key, kind="stable")
-    sender = np.empty(key.size, dtype=_integers(key.size))
-    sender[by] = np.arange(key.size, dtype=sender.dtype)
-    del by
-    among = np.bincount(key, minlength=boxes)
-    begin = np.cumsum(among) - among
+    among, seen = np.zeros(boxes, dtype=np.int64), np.zeros(boxes, dtype=np.int64)
+    for part in _pieces(key.size):
+        among += np.bincount(key[part], minlength=boxes)
     own = _holders(s_key, s_core, int(core.max()))
-    for at in range(0, key.size, _PIECE):
-        part = slice(at, at + _PIECE)
+    sender = np.empty(key.size, dtype=np.min_scalar_type(int(max(held.max(), core.max()))))
+    for part in _pieces(key.size):
         box = key[part]
-        rank = sender[part] - begin[box]
+        # Rank of each requester among those of the same box: they come in order of their cores.
+        by = np.argsort(box.astype(np.uint16) if boxes <= 1 << 16 else box, kind="stable")
+        ordered = box[by]
+        begin = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        run = np.diff(np.append(begin, ordered.size))
+        rank = np.empty(box.size, dtype=np.int64)
+        rank[by] = np.arange(box.size) - np.repeat(begin - seen[ordered[begin]], run)
+        seen[ordered[begin]] += run
         other = held[first[box] + rank * count[box] // among[box]]
         sender[part] = np.where(own(box, core[part]), core[part], other)
     return sender
