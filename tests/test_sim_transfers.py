@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,6 +75,18 @@ def test_without_direct_tables(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_TABLE", 1)
         same(a, b)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data(), SHAPES)
+def test_largest_blocks(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """Axis by axis as from all boxes."""
+    layout = data.draw(layouts(shape))
+    extents = layout.bounds[..., 1] - layout.bounds[..., 0]
+    extents = extents.reshape(layout.cores, prod(layout.slots), len(shape))
+    assert np.array_equal(layout.largest, extents.max(axis=1))
+    held = layout.held.reshape(layout.cores, -1).any(axis=1)
+    assert np.array_equal(held, ~(layout.away | (layout.largest <= 0).any(axis=1)))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -98,14 +98,44 @@ class Layout:
         [lo, hi), clipped to the tensor and to every enclosing cut; empty where hi <= lo."""
         return self._boxes[1]
 
+    def intervals(self, j: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where blocks begin and end on axis j, which depends on the core and the slot there alone:
+        int64 (cores, slots of the axis); the end is clipped to the tensor, the beginning is not."""
+        axis = self.axes[j]
+        core, slot = np.arange(self.cores).reshape(-1, 1), np.arange(axis.slots).reshape(1, -1)
+        lo = np.zeros((self.cores, axis.slots), dtype=np.int64)
+        hi = np.full((self.cores, axis.slots), axis.extent, dtype=np.int64)
+        for cut in axis.cuts:
+            lo = lo + cut.start.evaluate(c=core, s=slot)
+            hi = np.minimum(lo + cut.size, hi)
+        return lo, hi
+
+    @cached_property
+    def away(self) -> np.ndarray:
+        """The cores that the guard lets hold nothing: bool (cores,)."""
+        if self.guard is None:
+            return np.zeros(self.cores, dtype=bool)
+        core = np.arange(self.cores)
+        return np.broadcast_to(self.guard.evaluate(c=core, s=0) != 0, (self.cores,))
+
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """The largest extent of a core's blocks along each axis, 0 without any: int64 (cores,
+        rank). As from `bounds`, without the product of all axes' slots."""
+        found = np.zeros((self.cores, len(self.axes)), dtype=np.int64)
+        for j in range(len(self.axes)):
+            lo, hi = self.intervals(j)
+            found[:, j] = np.maximum(hi - np.maximum(lo, 0), 0).max(axis=1)
+        found[(found <= 0).any(axis=1) | self.away] = 0
+        return found
+
     @cached_property
     def held(self) -> np.ndarray:
         """Which blocks have elements: bool (cores, slots…). A tensor without axes has one element
         on every core that the guard lets hold it."""
         held = np.asarray((self.bounds[..., 1] > self.bounds[..., 0]).all(axis=-1))
         if self.guard is not None:
-            core = np.arange(self.cores).reshape(-1, *[1] * len(self.axes))
-            held = np.asarray(held & (self.guard.evaluate(c=core, s=0) == 0))
+            held = np.asarray(held & ~self.away.reshape(-1, *[1] * len(self.axes)))
         return held
 
     @cached_property
@@ -126,28 +156,21 @@ def _nbytes(boxes: tuple[np.ndarray, np.ndarray]) -> int:
 @kept(1 << 28, _nbytes)
 def _evaluate_boxes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     rank = len(layout.axes)
-    cores = np.arange(layout.cores, dtype=np.int64)
     shape = (layout.cores, *layout.slots)
     origins = np.zeros((*shape, rank), dtype=np.int64)
     bounds = np.zeros((*shape, rank, 2), dtype=np.int64)
-    core = cores.reshape(-1, *[1] * rank)
+    # An empty axis empties the box: made explicit, so that callers may test any one axis.
+    empty = np.zeros(shape, dtype=bool)
     for j, axis in enumerate(layout.axes):
-        slot = np.arange(axis.slots).reshape([-1 if i == j else 1 for i in range(-1, rank)])
-        lo = np.zeros(shape, dtype=np.int64)
-        hi = np.full(shape, axis.extent, dtype=np.int64)
-        for cut in axis.cuts:
-            lo = lo + cut.start.evaluate(c=core, s=slot)
-            hi = np.minimum(lo + cut.size, hi)
+        wide = (layout.cores, *(axis.slots if i == j else 1 for i in range(rank)))
+        lo, hi = (a.reshape(wide) for a in layout.intervals(j))
         origins[..., j] = lo
         bounds[..., j, 0] = np.maximum(lo, 0)
         bounds[..., j, 1] = hi
+        empty |= hi <= np.maximum(lo, 0)
     if layout.guard is not None:
-        away = layout.guard.evaluate(c=core, s=0) != 0
-        bounds[..., 1] = np.where(away[..., None], bounds[..., 0], bounds[..., 1])
-    bounds[..., 1] = np.maximum(bounds[..., 1], bounds[..., 0])
-    # An empty axis empties the box: make that explicit so that callers may test any one axis.
-    empty = (bounds[..., 1] <= bounds[..., 0]).any(axis=-1, keepdims=True)
-    bounds[..., 1] = np.where(empty, bounds[..., 0], bounds[..., 1])
+        empty |= layout.away.reshape(-1, *[1] * rank)
+    np.copyto(bounds[..., 1], bounds[..., 0], where=empty[..., None])
     origins.flags.writeable = False
     bounds.flags.writeable = False
     return origins, bounds

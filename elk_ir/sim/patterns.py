@@ -147,10 +147,8 @@ def vertex_work(
     Cores with a full tile take the model's cycles for it, edge cores those of their own tile (or
     of the padded one where that is cheaper), idle cores none. ways: partials that a combine merges.
     """
-    rank = len(iterate.axes)
-    extents = np.maximum(iterate.bounds[..., 1] - iterate.bounds[..., 0], 0)
-    extents = extents.reshape(iterate.cores, prod(iterate.slots), rank).max(axis=1)
-    away = ~iterate.held.reshape(iterate.cores, prod(iterate.slots)).any(axis=1)
+    extents = iterate.largest
+    away = iterate.away | (extents <= 0).any(axis=1)
     # Encode each row of extents in one number: classes of cores by their tile.
     ids = np.zeros(iterate.cores, dtype=np.int64)
     for j, size in enumerate(iterate.block_shape):
