@@ -153,7 +153,7 @@ def _nbytes(boxes: tuple[np.ndarray, np.ndarray]) -> int:
     return boxes[0].nbytes + boxes[1].nbytes
 
 
-@kept(1 << 28, _nbytes)
+@kept(1 << 26, _nbytes)
 def _evaluate_boxes(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     rank = len(layout.axes)
     shape = (layout.cores, *layout.slots)
