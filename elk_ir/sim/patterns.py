@@ -41,7 +41,7 @@ def traffic_of(
     )
 
 
-KEPT_BYTES = 1 << 27
+KEPT_BYTES = 1 << 26
 """Of changes of layout: those of one large program, which has many with millions of transfers."""
 
 
