@@ -210,6 +210,9 @@ def judge_use(records: Records, _: Mapping[str, Records]) -> Verdict:
     close = all(abs(use[p] - UTILISATION[p]) <= CLOSE for p in UTILISATION if p in use)
     if rises and not close:
         told += ". The order is the published one, the values are not"
+    for a, b in pairwise([p for p in UTILISATION if p in use]):
+        if use[b] < use[a] - 0.005:
+            told += f". {b} does not use more than {a}, which here has the same machine and network"
     return rises and close, told
 
 
