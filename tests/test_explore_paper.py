@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -127,3 +130,28 @@ def test_a_tiny_figure(
     assert len((tmp_path / "paper" / "tiny-decode-latency.csv").read_text().splitlines()) == 3
     assert figures.main(["--tiny", "--only", wanted, "-o", str(tmp_path), "--page-only"]) == 0
     assert capsys.readouterr().out == told
+
+
+def test_memory_of_all_processes_is_recorded(tmp_path: Path) -> None:
+    """A process below this one counts too, and a later run into the folder adds to the totals."""
+    used = _script("used")
+    alone = used.together_bytes(os.getpid())
+    if not alone:
+        pytest.skip("proportional set sizes are Linux's")
+    program = "held = bytes(range(256)) * 400_000; print(flush=True); input()"
+    with (
+        used.Used(tmp_path) as first,
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
+    ):
+        assert child.stdout and child.stdout.readline()
+        assert used.together_bytes(os.getpid()) > alone + 100e6
+        while not first.peak_bytes:
+            time.sleep(0.1)
+        first.waited(2.0)
+        child.communicate(b"\n")
+    with used.Used(tmp_path) as second:
+        second.waited(3.0)
+    assert used.Used(tmp_path).wall_s == 5.0
+    assert used.Used(tmp_path).peak_bytes > 100e6

@@ -28,6 +28,7 @@ import trends
 from charts import bar_chart, line_chart
 from curves import Curve
 from trends import HBM, PORT, Record, Records, Verdict, by_line, cases_of, mean, policies
+from used import Used
 
 from elk_ir.errors import ElkError
 from elk_ir.explore.run import explore
@@ -509,15 +510,6 @@ def run(folder: Path, wanted: Sequence[str], jobs: int, small: bool) -> Iterator
     yield "curves", time.monotonic() - started
 
 
-def _waited(folder: Path, more_s: float = 0.0) -> float:
-    """Wall-clock seconds of all runs into a folder, with `more_s`."""
-    path = folder / "wall.json"
-    known: float = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else 0.0
-    if more_s:
-        path.write_text(json.dumps(known + more_s) + "\n", encoding="utf-8")
-    return known + more_s
-
-
 def page(folder: Path, out: Path, wanted: Sequence[str], small: bool) -> str:
     """The page, of what has been computed."""
     (out / "paper").mkdir(parents=True, exist_ok=True)
@@ -550,6 +542,7 @@ def page(folder: Path, out: Path, wanted: Sequence[str], small: bool) -> str:
 def _head(folder: Path, cpu: float, points: int, small: bool) -> str:
     log = folder / "commits.json"
     known = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    used = Used(folder)
     note = "On a tiny model and test chips: nothing here says anything about Elk.\n\n"
     return (
         "# Elk's figures, computed\n\n"
@@ -559,8 +552,10 @@ def _head(folder: Path, cpu: float, points: int, small: bool) -> str:
         " are simulated; `ideal` is Elk's Ideal machine, which can't be built. `search` has a"
         " budget of 5 seconds a point.\n\n"
         f"All of it: {cpu:,.0f} CPU s ({points} points of sweeps, and the curves), that is"
-        f" {cpu / 120:.0f} minutes on two cores; it took {_waited(folder) / 60:.0f}. Computed at"
-        f" commit {' and '.join(known) or 'unknown'}.\n"
+        f" {cpu / 120:.0f} minutes on two cores; it took {used.wall_s / 60:.0f}, and"
+        f" {used.peak_bytes / 1e9:.2f} GB of memory at the most, all processes together"
+        " (proportional set sizes, each second). Computed at commit"
+        f" {' and '.join(known) or 'unknown'}.\n"
     )
 
 
@@ -584,9 +579,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Path(args.publish) if args.publish else folder
     try:
         if not args.page_only:
-            for name, wall_s in run(folder, wanted, args.jobs, args.tiny):
-                _say(f"{name}: {wall_s:.0f} s of waiting in this run")
-                _waited(folder, wall_s)
+            with Used(folder) as used:
+                for name, wall_s in run(folder, wanted, args.jobs, args.tiny):
+                    _say(f"{name}: {wall_s:.0f} s of waiting in this run")
+                    used.waited(wall_s)
         text = page(folder, out, wanted, args.tiny)
     except (ElkError, RuntimeError) as error:
         _say(f"figures: error: {error}")
