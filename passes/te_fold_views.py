@@ -134,7 +134,8 @@ def _every_point_is_written(op: StructuredOp, domain: Domain) -> bool:
 
 def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:
     """Whether what is reduced still depends on every reduction dimension. It does not where the
-    view repeats a tensor: a sum over the copies would count one of them."""
+    view repeats a tensor: a sum over the copies would count one of them. What a norm or a softmax
+    runs over depends on all dimensions, as there is a result for every point."""
     if isinstance(op, ContractOp):
         read = [domain.operands[: 2 if op.factors is None else op.factors.value.data]]
     elif isinstance(op, AttentionOp):
@@ -148,7 +149,8 @@ def _reductions_are_read(op: StructuredOp, domain: Domain) -> bool:
     needed = {
         i
         for i, dim in enumerate(domain.dims)
-        if dim.kind is DimKind.REDUCTION and dim.extent > least
+        if (dim.kind is DimKind.REDUCTION or isinstance(op, SoftmaxOp | NormalizeOp))
+        and dim.extent > least
     }
     return all(
         needed <= {d for axes in maps for axis in axes for d, _ in axis.terms} for maps in read

@@ -177,7 +177,10 @@ class _Matcher:
             form = NormForm.LAYER
             x = value
         tensor = self.expansion.tensors.get(x)
-        if tensor is None:
+        # A norm has statistics of its own at every point: none that a broadcast repeats.
+        if tensor is None or {d for a in tensor[1] for d, _ in a.terms} != set(
+            range(len(self.domain.dims))
+        ):
             return None
         return _Norm(tensor, dims, form, epsilon, reduces=self.reduces)
 

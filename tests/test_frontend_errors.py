@@ -67,7 +67,9 @@ def node(op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> o
 
 def one(*nodes: onnx.NodeProto, x: onnx.ValueInfoProto = X, **more: Any) -> onnx.ModelProto:
     """A model of x, with results y and whatever else the last node has."""
-    outputs = [tensor(o, *[None] * len(x.type.tensor_type.shape.dim)) for o in nodes[-1].output]
+    outputs = [
+        tensor(o, *[None] * len(x.type.tensor_type.shape.dim)) for o in nodes[-1].output if o
+    ]
     return model_of(list(nodes), [x], outputs, opset=OPSET, **more)
 
 
@@ -120,6 +122,14 @@ HUGE = constant("n", [1 << 50], "int64")
             "attribute 'types' of kind TYPE_PROTOS is not supported",
         ),
         (damaged_attribute, "attribute 'fill' is malformed"),
+        (
+            lambda: one(node("Constant", [], ["y"], value_int=1, value_ints=[2])),
+            "constant 'y' has one attribute for its value, not value_int, value_ints",
+        ),
+        (
+            lambda: one(node("Split", ["x"], ["y", "", "z"], num_outputs=3)),
+            "onnx.Split: one of the variadic outputs is absent",
+        ),
     ],
 )
 def test_what_cannot_be_folded(make: Callable[[], onnx.ModelProto], message: str) -> None:

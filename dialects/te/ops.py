@@ -248,8 +248,14 @@ def reduction_neutral(combiner: Combiner, dtype: str) -> float:
     return int(info.min) if combiner is Combiner.MAX else int(info.max)
 
 
-def check_every_point_is_written(name: str, dims: Sequence[Dim], results: Sequence[Access]) -> None:
-    """Raise VerifyException if a result lacks a reduction dimension, even one of a single point."""
+def check_every_point_is_its_own(
+    name: str, dims: Sequence[Dim], source: Access, results: Sequence[Access]
+) -> None:
+    """Raise VerifyException if a result lacks a reduction dimension, even one of a single point, or
+    if the operand lacks a dimension, along which its statistics would be repeated."""
+    for i, d in enumerate(dims):
+        if i not in source.dims:
+            raise VerifyException(f"{name} reads another element for every point of {d.name}")
     for result in results:
         for i, d in enumerate(dims):
             if d.kind is DimKind.REDUCTION and i not in result.dims:
@@ -271,7 +277,7 @@ class SoftmaxOp(StructuredOp):
     def build_operator(
         self, dims: tuple[Dim, ...], operands: list[Access], results: list[Access]
     ) -> Operator:
-        check_every_point_is_written("softmax", dims, results)
+        check_every_point_is_its_own("softmax", dims, operands[0], results)
         dtype = accumulator(operands[0].dtype)
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
         low = float("-inf")
@@ -307,7 +313,7 @@ class NormalizeOp(StructuredOp):
         affine = () if self.affine is None else tuple(self.affine.data.split())
         if len(affine) != len(operands) - 1 or set(affine) - {"scale", "bias"}:
             raise VerifyException(f"affine {affine} does not name the {len(operands) - 1} operands")
-        check_every_point_is_written("a norm", dims, results)
+        check_every_point_is_its_own("a norm", dims, operands[0], results)
         dtype = accumulator(operands[0].dtype)
         kept = tuple(i for i, d in enumerate(dims) if d.kind is DimKind.PARALLEL)
         # Of the mean square only the sum has to be merged: how many it sums is known.

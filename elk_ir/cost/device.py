@@ -78,6 +78,12 @@ _TYPE_OF = {
 }
 
 
+def multiplied_as(dtype: str) -> str:
+    """The type (numpy names) whose peak and energy a multiply-add of `dtype` has: its own, or
+    float32 for a type that no matrix unit multiplies (int32, float64, bool, …)."""
+    return dtype if dtype in _TYPE_OF else "float32"
+
+
 def _mesh_bytes_per_s(chip: Chip) -> float:
     """What each core of a mesh can receive when all receive from cores anywhere on the chip:
     half of the traffic crosses the middle, half of that in each direction, so

@@ -117,6 +117,9 @@ class Folder:
         """Append a node, unless it folds, and bring its results into scope."""
         if proto.op_type == "Constant" and not proto.domain:
             name = proto.output[0]
+            if len(proto.attribute) != 1:
+                given = ", ".join(a.name for a in proto.attribute) or "none"
+                raise ModelError(f"constant {name!r} has one attribute for its value, not {given}")
             scope[name] = constant_of(proto.attribute[0], name)
             return
         name = proto.name or f"{proto.op_type}:{next((o for o in proto.output if o), '')}"

@@ -9,6 +9,7 @@ back, and the rest is added in one go.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,7 +101,8 @@ class Engine:
         self.contended = chip.landing_steals_sram or chip.exchange_overlaps_compute
         self.classes = self._core_classes() if self.contended else np.zeros(0, dtype=np.int64)
         self.queue: list[_Transfer] = []
-        self.landed: set[tuple[int, bool]] = set()
+        # Several stores of one buffer can be under way, each with a wait of its own.
+        self.landed: Counter[tuple[int, bool]] = Counter()
         self.now = 0.0
         self.frame = Frame()
         self.totals = [0.0] * 8
@@ -209,15 +211,16 @@ class Engine:
     def _issue(self, event: Preload | Store) -> None:
         key = (event.variable, isinstance(event, Store))
         self.queue_events += 1
-        self.landed.discard(key)
+        if isinstance(event, Preload):
+            self.landed[key] = 0
         self.queue.append(_Transfer(key, self._coflow(event), event.name, event.node))
 
     def _wait(self, key: tuple[int, bool]) -> None:
-        while key not in self.landed:
+        while not self.landed[key]:
             if not any(t.key == key for t in self.queue):
                 raise ElkError("the program waits for a transfer that it never started")
             self._advance(until=key)
-        self.landed.discard(key)
+        self.landed[key] -= 1
         self.queue_events += 1
 
     def _sync(self, count: float) -> None:
@@ -365,7 +368,7 @@ class Engine:
 
     def _finish(self, transfer: _Transfer) -> None:
         self.queue.pop(0)
-        self.landed.add(transfer.key)
+        self.landed[transfer.key] += 1
         self.queue_events += 1
         kind = self.machine.resources.kind(transfer.coflow.bottleneck)
         name = f"store {transfer.name}" if transfer.key[1] else transfer.name
@@ -493,7 +496,7 @@ class Engine:
         """Everything that the future depends on, in relative times."""
         keys = tuple((t.key, id(t.coflow)) for t in self.queue)
         values = tuple(v for t in self.queue for v in (t.left, t.wait_s))
-        return (keys, tuple(sorted(self.landed))), values
+        return (keys, tuple(sorted((+self.landed).items()))), values
 
     def _period(
         self,

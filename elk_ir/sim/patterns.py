@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from elk_ir.cost.device import multiplied_as
 from elk_ir.cost.model import CostModel
 from elk_ir.cost.shapes import block_elements, itemsize, multiply_adds, volume
 from elk_ir.plan.domain import Operator, Phase
@@ -214,7 +215,8 @@ def _real_work(op: Operator, phase: str, iterate: Layout) -> tuple[float, float,
         return 0.0, 0.0, ""
     steps = prod(iterate.slots)
     whole = np.asarray([op.extents], dtype=np.int64)
-    dtype = next((a.dtype for a in op.operands if a.phase is not Phase.APPLY), "")
+    read = next((a.dtype for a in op.operands if a.phase is not Phase.APPLY), "")
+    dtype = multiplied_as(read) if read else ""
     macs = float(multiply_adds(op, whole)[0]) if op.kind in _PRODUCTS else 0.0
     return macs / steps, op.flops / steps, dtype
 

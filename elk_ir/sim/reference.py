@@ -7,6 +7,7 @@ is found by checking the definition on every candidate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -92,7 +93,7 @@ class _Run:
         self.chip = chip
         self.result = Reference()
         self.queue: list[_Flow] = []
-        self.landed: set[tuple[int, bool]] = set()
+        self.landed: Counter[tuple[int, bool]] = Counter()
         self.now = 0.0
 
     # ------------------------------------------------------------------ loads
@@ -304,8 +305,8 @@ class _Run:
         local = self.chip.local_bytes_per_cycle * self.chip.clock_hz
         while True:
             while self.queue and self.queue[0].ready_s <= self.now and not self.queue[0].loads:
-                self.landed.add(self.queue.pop(0).key)
-            if until is not None and until in self.landed:
+                self.landed[self.queue.pop(0).key] += 1
+            if until is not None and self.landed[until]:
                 return
             busy = exchange is not None and exchange.left > 0
             if until is None and self.now >= end_delay and not busy and not todo:
@@ -349,7 +350,7 @@ class _Run:
             if moving is not None and x > 0:
                 moving.left -= dt * x
                 if moving.left / x <= near:
-                    self.landed.add(self.queue.pop(0).key)
+                    self.landed[self.queue.pop(0).key] += 1
             if active is not None and y > 0:
                 active.left -= dt * y
                 if active.left / y <= near:
@@ -395,12 +396,13 @@ class _Run:
                 case Preload() | Store():
                     flow = self.transfer(event)
                     flow.ready_s = self.now + flow.latency_s
-                    self.landed.discard(flow.key)
+                    if isinstance(event, Preload):
+                        self.landed[flow.key] = 0
                     self.queue.append(flow)
                 case PreloadWait() | StoreWait():
                     key = (event.variable, isinstance(event, StoreWait))
                     self.advance(until=key)
-                    self.landed.discard(key)
+                    self.landed[key] -= 1
                 case Sync():
                     self.advance(delay=event.count * self.chip.sync_s)
                 case Exchange():

@@ -106,7 +106,8 @@ def run_case(
             warnings.simplefilter("ignore")
             outcome = state.run()
     except ElkError as error:
-        if is_defect(error):
+        # Whatever ran on the machine can be timed: a simulation has nothing to refuse.
+        if is_defect(error) or state.stage == "simulating":
             raise Defect(state.case, f"{state.stage}: {error}") from error
         tally.refusals[_reason(error)] += 1
         outcome = "refused"

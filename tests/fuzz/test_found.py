@@ -261,3 +261,48 @@ def test_attention_over_one_key() -> None:
     inputs = {name: normal(1, 1, 4) for name in "qkv"}
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], q_num_heads=1, kv_num_heads=1)
     agrees(model_of([node], inputs, {"y": "float32"}), inputs)
+
+
+def test_softmax_over_copies() -> None:
+    """The copies became a view, folded into a softmax that then had more points than operands."""
+    inputs = {"x": normal(2, 4)}
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["c"], axis=0),
+        helper.make_node("Softmax", ["c"], ["y"], axis=-1),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}), inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1)])
+def test_norm_over_copies(shape: tuple[int, ...]) -> None:
+    """An RMS norm written out was recognised though its operand is repeated."""
+    inputs = {"x": normal(*shape)}
+    weights = {"to": np.asarray([3, 4]), "axes": np.asarray([1])}
+    nodes = [
+        helper.make_node("Expand", ["x", "to"], ["c"]),
+        helper.make_node("Mul", ["c", "c"], ["p"]),
+        helper.make_node("ReduceMean", ["p", "axes"], ["m"]),
+        helper.make_node("Sqrt", ["m"], ["s"]),
+        helper.make_node("Div", ["c", "s"], ["y"]),
+    ]
+    agrees(model_of(nodes, inputs, {"y": "float32"}, weights), inputs)
+
+
+def test_one_value_is_two_outputs() -> None:
+    """Both stores had landed before the first wait, and the simulation knew of one of them."""
+    inputs = {"x": normal(0), "z": normal(4)}
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"]),
+        helper.make_node("Concat", ["a", "z"], ["c"], axis=0),
+    ]
+    outputs = {name: "float32" for name in "abc"}
+    agrees(model_of(nodes, inputs, outputs), inputs, report=True)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "uint32"])
+def test_time_of_a_product_that_no_matrix_unit_has(dtype: str) -> None:
+    """The bound and the energy of its multiply-adds are those of fp32."""
+    inputs = {n: np.arange(16).reshape(4, 4).astype(dtype) for n in "ab"}
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    agrees(model_of([node], inputs, {"y": dtype}), inputs, report=True)

@@ -237,3 +237,19 @@ func.func @norm_result(%x: tensor<1x8xf32>) {
   %0 = te.normalize(%x) <(m = 1 reduce, n = 8), [(m, n)] -> [(0, n)]> {form = #te<norm_form rms>, epsilon = 1.000000e-05 : f32} : (tensor<1x8xf32>) -> tensor<1x8xf32>
   func.return
 }
+
+// -----
+
+// CHECK: softmax reads another element for every point of m
+func.func @softmax_operand(%x: tensor<8xf32>) {
+  %0 = te.softmax(%x) <(m = 4, n = 8 reduce), [(n)] -> [(m, n)]> : (tensor<8xf32>) -> tensor<4x8xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: a norm reads another element for every point of m
+func.func @norm_operand(%x: tensor<8xf32>) {
+  %0 = te.normalize(%x) <(m = 4, n = 8 reduce), [(n)] -> [(m, n)]> {form = #te<norm_form rms>, epsilon = 1.000000e-05 : f32} : (tensor<8xf32>) -> tensor<4x8xf32>
+  func.return
+}
