@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from elk_ir.passes.icca_fit import estimated_changes
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_support import chip_of, executes, program_of, set_plan
 from elk_ir.plan.buffers import PHASES, Source
-from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
+from elk_ir.plan.enumerate import enumerate_plans
 from elk_ir.plan.plan import Plan
 from elk_ir.schedule.basic import Step
 from elk_ir.schedule.resident import choose_resident
@@ -27,13 +28,9 @@ from elk_ir.schedule.resident import choose_resident
 ROUNDS = 8
 
 
-def _candidates(execute: ExecuteOp, chip: Chip) -> tuple[Step, list[Plan]]:
+def _still(plans: Sequence[Plan], sources: Sequence[Source]) -> list[int]:
     """Plans in which nothing that stays on chip rotates: a ring would leave it displaced."""
-    operator, sources = execute.operator(), execute.sources
-    cost = device_model(chip)
-    front = enumerate_plans(operator, chip, sources, cost)
-    plans = list(front)
-    still = [
+    return [
         i
         for i, plan in enumerate(plans)
         if all(
@@ -42,8 +39,21 @@ def _candidates(execute: ExecuteOp, chip: Chip) -> tuple[Step, list[Plan]]:
             if s is Source.HBM
         )
     ]
+
+
+def _candidates(execute: ExecuteOp, chip: Chip) -> tuple[Step, list[Plan]]:
+    """What an execute can choose from, and the least that a plan without rings needs."""
+    operator, sources = execute.operator(), execute.sources
+    cost = device_model(chip)
+    front = enumerate_plans(operator, chip, sources, cost)
+    plans = list(front)
+    still = _still(plans, sources)
+    smallest = 0
+    if not still:
+        every = enumerate_plans(operator, chip, sources, cost, budget_bytes=1 << 62)
+        rows = _still(list(every), sources)
+        smallest = int(every.execute_bytes[rows].min(initial=1 << 62))
     rows = np.asarray(still, dtype=np.int64)
-    smallest = 0 if still else smallest_plan(operator, chip, sources, cost)[1]
     step = Step(
         execute.label.data,
         front.execute_bytes[rows],

@@ -36,7 +36,7 @@ def repair(program: Program, schedule: Schedule, weights: Weights) -> Schedule:
             _step(program, fronts, schedule, worst, used)
             or later(program, schedule, worst)
             or _alone(program, fronts, schedule, worst)
-            or _fail(program, schedule, worst)
+            or _fail(program, schedule, worst, used[worst])
         )
 
 
@@ -97,14 +97,17 @@ def _alone(program: Program, fronts: Fronts, schedule: Schedule, i: int) -> Sche
     return settled(program, replace(schedule, choice=tuple(choice), issue=tuple(issue)))
 
 
-def _fail(program: Program, schedule: Schedule, i: int) -> Schedule:
+def _fail(program: Program, schedule: Schedule, i: int, used_bytes: int) -> Schedule:
     op = program.ops[i]
     own = int(op.table.execute_bytes[schedule.choice[i]])
-    smallest = op.smallest_bytes or int(op.table.execute_bytes.min())
     raise CapacityError(
         operator=op.label,
-        needed_bytes=smallest + op.resident_bytes,
+        needed_bytes=used_bytes,
         available_bytes=program.rules.capacity_bytes,
-        largest=(("the operator's plan", own), ("other live tensors", op.resident_bytes)),
+        largest=(
+            ("the operator's plan", own),
+            ("other live tensors", op.resident_bytes),
+            ("preloads that cannot wait", max(0, used_bytes - own - op.resident_bytes)),
+        ),
         hint="more cores or SRAM, a smaller batch or a shorter context would fit",
     )

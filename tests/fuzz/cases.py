@@ -44,6 +44,7 @@ def graph_case(data: st.DataObject, tally: Tally, first: str | None = None) -> N
         tally,
         plans=(lambda module: draw_plans(data.draw, module)) if by_hand else None,
         report=data.draw(st.sampled_from([False, False, False, True])),
+        supported=True,
     )
 
 
@@ -65,6 +66,7 @@ def te_case(data: st.DataObject, tally: Tally) -> None:
         tally,
         plans=(lambda module: draw_plans(data.draw, module)) if by_hand else None,
         report=data.draw(st.sampled_from([False, False, False, True])),
+        supported=True,
     )
 
 

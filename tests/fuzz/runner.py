@@ -24,7 +24,7 @@ from elk_ir.compiler import (
     signature_of,
     split_at,
 )
-from elk_ir.errors import ElkError
+from elk_ir.errors import CapacityError, ElkError
 from elk_ir.extensions import universe
 from elk_ir.numerics.compare import OutputError, output_error
 from elk_ir.program import shaped_outputs
@@ -90,15 +90,29 @@ DEFECTS = ("internal error", "left an invalid program")
 
 def is_defect(error: ElkError) -> bool:
     """Whether a message is of the compiler's making, not of the user's."""
+    if isinstance(error, CapacityError) and error.needed_bytes <= error.available_bytes:
+        return True
     return type(error).__name__ == "TrapError" or any(word in str(error) for word in DEFECTS)
 
 
+def lacks_memory(error: ElkError) -> bool:
+    """Whether a message says that a program does not fit the chip."""
+    return isinstance(error, CapacityError) or " bytes of HBM, chip " in str(error)
+
+
 def run_case(
-    case: Case, compare: Compare, tally: Tally, *, plans: Plans | None = None, report: bool = False
+    case: Case,
+    compare: Compare,
+    tally: Tally,
+    *,
+    plans: Plans | None = None,
+    report: bool = False,
+    supported: bool = False,
 ) -> str:
     """Compile, run every level, compare; returns "agrees" or "refused". Raises Defect.
 
     plans: draws plans for the unplanned program. report: also simulates and emits the program.
+    supported: everything in the model is, so that only memory can be a reason to refuse it.
     """
     state = _Run(case, compare, tally, plans, report)
     try:
@@ -107,7 +121,8 @@ def run_case(
             outcome = state.run()
     except ElkError as error:
         # Whatever ran on the machine can be timed: a simulation has nothing to refuse.
-        if is_defect(error) or state.stage == "simulating":
+        unexpected = state.stage == "simulating" or (supported and not lacks_memory(error))
+        if is_defect(error) or unexpected:
             raise Defect(state.case, f"{state.stage}: {error}") from error
         tally.refusals[_reason(error)] += 1
         outcome = "refused"

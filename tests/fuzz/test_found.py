@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from elk_ir.chips import Chip, load_chip
-from elk_ir.errors import ModelError
+from elk_ir.errors import CapacityError, ModelError
 from elk_ir.tools.elk import main
 from elk_ir.verify import verify_levels
 from fuzz.builder import OPSET
@@ -306,3 +307,16 @@ def test_time_of_a_product_that_no_matrix_unit_has(dtype: str) -> None:
     inputs = {n: np.arange(16).reshape(4, 4).astype(dtype) for n in "ab"}
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     agrees(model_of([node], inputs, {"y": dtype}), inputs, report=True)
+
+
+def test_bytes_of_what_must_not_rotate() -> None:
+    """Without HBM no plan with rings is possible; the message said what the smallest of them needs,
+    which the chip had."""
+    inputs, weights = {"x": normal(64, 64)}, {"w": normal(64, 64)}
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([node], inputs, {"y": "float32"}, weights)
+    sizes = {"sram_per_core_bytes": 4096, "reserved_per_core_bytes": 0}
+    chip = replace(load_chip("test-16"), hbm=None, **sizes)
+    with pytest.raises(CapacityError) as caught:
+        verify_levels(model, chip=chip, inputs=inputs, policy=None)
+    assert caught.value.needed_bytes > 4096
