@@ -250,7 +250,11 @@ def unsqueeze(ctx: Context, source: SSAValue, axis: int) -> SSAValue:
 
 def concatenate(ctx: Context, parts: Sequence[SSAValue], axis: int) -> SSAValue:
     """Values one after another along an axis (not negative); empty ones are left out."""
-    solid = [v for v in parts if 0 not in shape_of(v)] or [parts[0]]
+    solid = [v for v in parts if 0 not in shape_of(v)]
+    if not solid:
+        shape = list(shape_of(parts[0]))
+        shape[axis] = sum(shape_of(v)[axis] for v in parts)
+        return full(ctx, shape, 0, dtype_of_value(parts[0]))
     if len(solid) == 1:
         return solid[0]
     arrays = [ctx.array(v) for v in solid]

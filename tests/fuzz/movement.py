@@ -244,7 +244,8 @@ def scatter_nd(g: Builder) -> None:
 
 def one_hot(g: Builder) -> None:
     depth = g.number(1, 9)
-    index = _indices(g, g.shape(most=2), depth)
+    # ONNX's shape inference has no index without axes.
+    index = _indices(g, g.shape(most=2) or (1,), depth)
     values = g.constant([0.0, 1.0], F32) if g.flag() else g.constant([-1, 3], I64)
     axis = g.number(-index.ndim - 1, index.ndim)
     ins = [g.leaf(index.shape, I64, array=index), g.constant(depth), values]

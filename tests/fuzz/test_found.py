@@ -320,3 +320,10 @@ def test_bytes_of_what_must_not_rotate() -> None:
     with pytest.raises(CapacityError) as caught:
         verify_levels(model, chip=chip, inputs=inputs, policy=None)
     assert caught.value.needed_bytes > 4096
+
+
+def test_concatenation_of_nothing() -> None:
+    """Empty parts along an axis that is not: the result was the first of them."""
+    inputs = {"x": normal(0, 1, 1), "z": normal(0, 1, 2)}
+    node = helper.make_node("Concat", ["x", "z"], ["y"], axis=2)
+    agrees(model_of([node], inputs, {"y": "float32"}), inputs)
