@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,15 +128,22 @@ def _image(g: Builder, channels: int, least: int = 1) -> tuple[Value, int]:
     return (g.choose(found) if found and g.flag() else g.leaf(shape, F32)), space
 
 
-def _window(g: Builder, space: int, *, dilated: bool = True, even: bool = False) -> dict[str, Any]:
-    """even: as much padding behind the data as in front of it."""
-    kernel = [g.number(1, 3) for _ in range(space)]
+def _window(
+    g: Builder, data: Sequence[int], *, dilated: bool = True, even: bool = False
+) -> dict[str, Any]:
+    """Windows over axes of these extents, none larger than the data: of the results of those,
+    evaluators and ONNX's shape inference have different ideas. even: as much padding behind the
+    data as in front of it."""
+    space = len(data)
+    kernel = [g.number(1, max(1, min(3, n))) for n in data]
     attributes: dict[str, Any] = {"kernel_shape": kernel}
     strides = [1] * space
     if g.flag():
         attributes["strides"] = strides = [g.number(1, 3) for _ in range(space)]
     if dilated and g.flag():
-        attributes["dilations"] = [g.number(1, 2) for _ in range(space)]
+        attributes["dilations"] = [
+            g.number(1, 2 if 2 * (k - 1) < n else 1) for k, n in zip(kernel, data, strict=True)
+        ]
     padding = g.number(0, 3)
     # Where windows leave gaps, onnxruntime refuses the padding that is worked out, as negative,
     # and ONNX's reference evaluator cuts the data.
@@ -152,8 +159,8 @@ def _window(g: Builder, space: int, *, dilated: bool = True, even: bool = False)
 def conv(g: Builder) -> None:
     group = g.number(1, 2)
     channels = group * g.number(1, 3)
-    x, space = _image(g, channels)
-    attributes = _window(g, space)
+    x, _ = _image(g, channels)
+    attributes = _window(g, x.shape[2:])
     filters = group * g.number(1, 4)
     w = g.leaf((filters, channels // group, *attributes["kernel_shape"]), F32)
     bias = g.leaf((filters,), F32) if g.flag() else None
@@ -184,7 +191,7 @@ def pool(op: str, g: Builder) -> None:
     x, space = _image(g, g.number(1, 3))
     # ONNX's reference evaluator makes too few maxima of 1-dimensional data padded unevenly.
     even = op == "MaxPool" and space == 1
-    attributes = _window(g, space, dilated=op != "LpPool", even=even)
+    attributes = _window(g, x.shape[2:], dilated=op != "LpPool", even=even)
     if g.flag() and "auto_pad" not in attributes:
         attributes["ceil_mode"] = 1
     if op == "AveragePool":

@@ -95,14 +95,9 @@ def is_defect(error: ElkError) -> bool:
     return type(error).__name__ == "TrapError" or any(word in str(error) for word in DEFECTS)
 
 
-EXPLAINED = (" bytes of HBM, chip ", "its window is larger than")
-"""Of refusals of supported operators: no room in HBM, or windows that don't fit the data, of which
-some evaluators make empty results."""
-
-
-def is_explained(error: ElkError) -> bool:
-    """Whether supported operators may be refused with such a message."""
-    return isinstance(error, CapacityError) or any(text in str(error) for text in EXPLAINED)
+def lacks_memory(error: ElkError) -> bool:
+    """Whether a message says that a program does not fit the chip."""
+    return isinstance(error, CapacityError) or " bytes of HBM, chip " in str(error)
 
 
 def run_case(
@@ -117,7 +112,7 @@ def run_case(
     """Compile, run every level, compare; returns "agrees" or "refused". Raises Defect.
 
     plans: draws plans for the unplanned program. report: also simulates and emits the program.
-    supported: all operators are, so that hardly anything but memory is a reason to refuse it.
+    supported: all operators are, so that only memory can be a reason to refuse it.
     """
     state = _Run(case, compare, tally, plans, report)
     try:
@@ -126,7 +121,7 @@ def run_case(
             outcome = state.run()
     except ElkError as error:
         # Whatever ran on the machine can be timed: a simulation has nothing to refuse.
-        unexpected = state.stage == "simulating" or (supported and not is_explained(error))
+        unexpected = state.stage == "simulating" or (supported and not lacks_memory(error))
         if is_defect(error) or unexpected:
             raise Defect(state.case, f"{state.stage}: {error}") from error
         tally.refusals[_reason(error)] += 1
