@@ -99,7 +99,9 @@ def split(g: Builder) -> None:
             "Split", [x, g.constant([first, extent - first])], {"axis": axis}, outputs=2, exact=True
         )
     else:
-        count = g.number(1, 3)
+        # Of two or more parts too many, ONNX's shape inference knows no extent.
+        fair = [n for n in (1, 2, 3) if (n - 1) * -(-extent // n) <= extent]
+        count = g.choose(fair)
         g.node("Split", [x], {"axis": axis, "num_outputs": count}, outputs=count, exact=True)
 
 
