@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from elk_ir.dialects.te.attrs import Map
+from elk_ir.dialects.te.attrs import DomainAttr, Map
 from elk_ir.dialects.te.interface import accumulator
-from elk_ir.dialects.te.ops import ContractOp
+from elk_ir.dialects.te.ops import ContractOp, MapOp
 from elk_ir.dialects.types import tensor_type
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
 from elk_ir.passes.onnx_lowerings import moves
@@ -24,7 +24,8 @@ from elk_ir.passes.onnx_lowerings.context import (
     lowers,
     shape_of,
 )
-from elk_ir.plan.domain import AxisExpr
+from elk_ir.passes.te_affine import drop_dims
+from elk_ir.plan.domain import AxisExpr, DimKind
 
 
 def contract(
@@ -37,13 +38,16 @@ def contract(
 ) -> SSAValue:
     """A `te.contract` of `factors`; `after(body, sum, *extra)` is its epilogue.
 
-    `result` is (shape, element type, map). Without elements to sum, or to yield, it is a constant.
+    `result` is (shape, element type, map). Without elements to yield it is a constant; without
+    elements to sum it is the epilogue of nought.
     """
     shape, dtype, write = result
     if 0 in shape or any(0 in shape_of(v) for v, _ in factors):
-        if after is not None and 0 not in shape:
-            raise Unsupported("a product over no elements")
-        return moves.full(ctx, shape, 0, dtype)
+        if after is None or 0 in shape:
+            return moves.full(ctx, shape, 0, dtype)
+        return _of_nought(
+            ctx, domain, accumulator(dtype_of_value(factors[0][0])), result, after, extra
+        )
     operands = [*factors, *extra]
     op = ContractOp.create(
         operands=[v for v, _ in operands],
@@ -58,6 +62,31 @@ def contract(
             [*types, *(dtype_of_value(v) for v, _ in extra)], after
         )
     return ctx.emit1(op)
+
+
+def _of_nought(
+    ctx: Context,
+    domain: Domain,
+    total: str,
+    result: tuple[Sequence[int], str, Map],
+    after: Fn,
+    extra: Sequence[tuple[SSAValue, Map]],
+) -> SSAValue:
+    """The epilogue of a sum over no elements, of type `total`."""
+    shape, dtype, write = result
+    body = BodyBuilder([dtype_of_value(v) for v, _ in extra])
+    outs = after(body, body.const(0, total), *body.inputs)
+    assert isinstance(outs, Scalar)
+    reads = domain.attr([m for _, m in extra], [write]).data
+    sums = {i for i, d in enumerate(reads.dims) if d.kind is DimKind.REDUCTION}
+    return ctx.emit1(
+        MapOp.of(
+            [v for v, _ in extra],
+            body.finish(outs),
+            [tensor_type(shape, dtype)],
+            DomainAttr(drop_dims(reads, sums)),
+        )
+    )
 
 
 @lowers("MatMul")

@@ -327,3 +327,11 @@ def test_concatenation_of_nothing() -> None:
     inputs = {"x": normal(0, 1, 1), "z": normal(0, 1, 2)}
     node = helper.make_node("Concat", ["x", "z"], ["y"], axis=2)
     agrees(model_of([node], inputs, {"y": "float32"}), inputs)
+
+
+@pytest.mark.parametrize("bias", [(), (4,)])
+def test_product_over_no_elements(bias: tuple[int, ...]) -> None:
+    """Refused, where an epilogue had a bias or a factor for the sum of nothing."""
+    inputs = {"x": normal(2, 0), "z": normal(0, 4), "c": normal(*bias)}
+    node = helper.make_node("Gemm", ["x", "z", "c"], ["y"], alpha=0.5, beta=2.0)
+    agrees(model_of([node], inputs, {"y": "float32"}), inputs)
