@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import sys
@@ -40,3 +41,23 @@ def peak_rss_bytes() -> int:
     """The most memory that this process has had resident so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_bytes() -> int:
+    """The memory that this process has resident; 0 where Linux's /proc is not there."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def release_memory(above_bytes: int) -> None:
+    """Collect garbage, and give what is free back to the system, if the process has more than that
+    resident. Between two pieces of work of a long run."""
+    if resident_bytes() <= above_bytes:
+        return
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from elk_ir.plan.kept import kept
 
 
@@ -30,3 +32,20 @@ def test_one_that_is_too_large_stays_until_the_next() -> None:
     for n in (4, 40, 40, 5, 40):
         text(n)
     assert made == [4, 40, 5, 40]
+
+
+def test_what_is_alive_is_shared() -> None:
+    made: list[int] = []
+
+    @kept(10, len, shared=True)
+    def numbers(n: int) -> array[int]:
+        made.append(n)
+        return array("b", bytes(n))
+
+    held = numbers(8)
+    numbers(9)
+    assert numbers(8) is held and made == [8, 9]
+    del held
+    numbers(9)
+    numbers(8)
+    assert made == [8, 9, 9, 8]

@@ -45,6 +45,9 @@ class _Ready:
     tokens: int | None
 
 
+LARGE_BYTES = 600_000_000
+"""A process that has more resident collects its garbage before the next point."""
+
 _fronts: OrderedDict[object, _Front | ElkError] = OrderedDict()
 _ready: OrderedDict[object, _Ready | ElkError] = OrderedDict()
 _LOCK = threading.Lock()  # a Dask worker may have several threads
@@ -71,10 +74,11 @@ def evaluate(task: Task) -> Outcome:
 
 def _evaluate(task: Task) -> Outcome:
     from elk_ir.plan.enumerate import forget_fronts
-    from elk_ir.process import peak_rss_bytes
+    from elk_ir.process import peak_rss_bytes, release_memory
 
     global _group
     started = time.process_time()
+    release_memory(LARGE_BYTES)
     if task.group != _group:
         _ready.clear()
         forget_fronts()

@@ -27,10 +27,11 @@ POLL_S = 0.2
 ATTEMPTS = 3
 """How often a point may lose its worker process before it counts as a failure."""
 
-ONE_THREAD = {
+WORKER = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")
-}
-"""For the processes of `--jobs`: their number is the number of cores in use."""
+} | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+"""Environment of the processes of `--jobs`. Their number is the number of cores in use; what is
+large goes back to the system when it is freed (glibc keeps up to 32 MB apiece otherwise)."""
 
 Say = Callable[[str], None]
 
@@ -276,7 +277,7 @@ def _joblib(jobs: int) -> Runner:
         # A pool for each process: which of them computes a point matters, since they keep what
         # points share.
         pools: list[Any] = [
-            ProcessPoolExecutor(1, env=ONE_THREAD, initializer=_keep_memory) for _ in range(jobs)
+            ProcessPoolExecutor(1, env=WORKER, initializer=_keep_memory) for _ in range(jobs)
         ]
         flying: dict[Future[Outcome], tuple[int, Task]] = {}
         last: list[Task | None] = [None] * jobs

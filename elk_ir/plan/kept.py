@@ -7,20 +7,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def kept(
-    limit_bytes: int, size_of: Callable[[T], int]
+    limit_bytes: int, size_of: Callable[[T], int], *, shared: bool = False
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Remember the values of a function of hashable positional arguments, the last used ones, as
-    long as they have at most `limit_bytes` together; the last one in any case. size_of: the bytes
-    of a value."""
+    long as they have at most `limit_bytes` together; the last one in any case, and if `shared`
+    those that somebody else holds. size_of: the bytes of a value."""
 
     def decorate(make: Callable[P, T]) -> Callable[P, T]:
         found: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        alive: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         lock = threading.Lock()
         total = 0
 
@@ -33,9 +35,13 @@ def kept(
                 if entry is not None:
                     found.move_to_end(args)
                     return entry[0]
-            value = make(*args, **kwargs)
+                value = alive.get(args)
+            if value is None:
+                value = make(*args, **kwargs)
             size = size_of(value)
             with lock:
+                if shared:
+                    alive[args] = value
                 if args not in found:
                     found[args] = value, size
                     total += size

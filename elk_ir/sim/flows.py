@@ -124,6 +124,10 @@ class Resources:
     def _means(self) -> dict[tuple[int, str], tuple[Coflow, float]]:
         return {}
 
+    @cached_property
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(self.chip.cores)
+
     def _vector(self, parts: dict[str, np.ndarray]) -> np.ndarray:
         vector = np.zeros(self.size)
         for kind, values in parts.items():
@@ -140,10 +144,11 @@ class Resources:
             factor *= net.exchange_span_factor
         source, target = traffic.source.values, traffic.target.values
         size = traffic.size_bytes.values
-        through = traffic.ingress + traffic.egress
+        received, sent = traffic.ingress, traffic.egress
+        through = received + sent
         parts = {
-            "port_in": traffic.ingress * factor / net.port_in_bytes_per_s,
-            "port_out": traffic.egress * factor / net.port_out_bytes_per_s,
+            "port_in": received * factor / net.port_in_bytes_per_s,
+            "port_out": sent * factor / net.port_out_bytes_per_s,
             "sram": (through + 2.0 * traffic.local_bytes.values) / chip.local_sram_bytes_per_s,
         }
         network_bytes = float(traffic.total_bytes)
@@ -185,7 +190,7 @@ class Resources:
         chip, net, hbm = self.chip, self.chip.network, self.chip.hbm
         if hbm is None:
             # Without HBM weights are in place before the program starts, and outputs stay there.
-            return Coflow(np.zeros(self.size), 0.0, 0.0, 0.0, 0.0, np.zeros(chip.cores))
+            return Coflow(np.zeros(self.size), 0.0, 0.0, 0.0, 0.0, self._nothing)
         sizes = delivery.block_bytes.values
         if store:
             moved = np.bincount(delivery.senders, sizes, minlength=chip.cores)
@@ -228,7 +233,7 @@ class Resources:
             float(pools.sum()),
             network_bytes,
             0.0,
-            moved if chip.landing_steals_sram else np.zeros(chip.cores),
+            moved if chip.landing_steals_sram else self._nothing,
         )
 
 

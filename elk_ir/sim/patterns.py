@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
+from operator import attrgetter
 
 import numpy as np
 
@@ -43,14 +43,13 @@ def traffic_of(
 
 
 KEPT_BYTES = 1 << 26
-"""Of changes of layout: those of one large program, which has many with millions of transfers."""
+"""Of each kind that a large program has many of: changes of layout, some of them with millions of
+transfers, and compute sets."""
+
+_nbytes = attrgetter("nbytes")
 
 
-def _nbytes(traffic: Traffic) -> int:
-    return traffic.nbytes
-
-
-@kept(KEPT_BYTES, _nbytes)
+@kept(KEPT_BYTES, _nbytes, shared=True)
 def reshard_traffic(
     cores: int, source: Layout, target: Layout, item_bytes: int, axis: int | None, start: int
 ) -> Traffic:
@@ -62,7 +61,7 @@ def reshard_traffic(
     return traffic_of(cores, sender, receiver, elements)
 
 
-@lru_cache(maxsize=1024)
+@kept(KEPT_BYTES // 2, _nbytes, shared=True)
 def shift_traffic(cores: int, used: int, mapping: Expr, step: int, size_bytes: int) -> Traffic:
     """Every one of the first `used` cores reads `size_bytes` from core mapping(c)."""
     core = np.arange(used, dtype=np.int64)
@@ -70,7 +69,7 @@ def shift_traffic(cores: int, used: int, mapping: Expr, step: int, size_bytes: i
     return traffic_of(cores, sender, core, np.full(used, size_bytes, dtype=np.int64))
 
 
-@kept(KEPT_BYTES // 2, _nbytes)
+@kept(KEPT_BYTES // 2, _nbytes, shared=True)
 def merged_traffic(parts: tuple[Traffic, ...]) -> Traffic:
     """Several patterns in one phase."""
     if len(parts) == 1:
@@ -84,7 +83,7 @@ def merged_traffic(parts: tuple[Traffic, ...]) -> Traffic:
     )
 
 
-@lru_cache(maxsize=1024)
+@kept(KEPT_BYTES // 2, _nbytes, shared=True)
 def delivery(
     cores: int, layout: Layout, item_bytes: int, limit: tuple[int, int] | None = None
 ) -> Delivery:
@@ -111,8 +110,8 @@ def delivery(
     ids[empty] = -1
     present, first, block = np.unique(ids[~empty], return_index=True, return_inverse=True)
     sizes = elements[~empty][first] * item_bytes
-    holders = np.full((cores, slots), -1, dtype=np.int64)
-    flat = np.full(ids.size, -1, dtype=np.int64)
+    holders = np.full((cores, slots), -1, dtype=np.int32)
+    flat = np.full(ids.size, -1, dtype=np.int32)
     flat[~empty] = block.reshape(-1)
     holders[: layout.cores] = flat.reshape(layout.cores, slots)
     total = min(needed * item_bytes, int(sizes.sum())) if present.size else 0
@@ -138,8 +137,13 @@ class Work:
     flops: float
     dtype: str
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this description takes."""
+        return self.cycles.values.nbytes + self.sram_bytes.values.nbytes
 
-@lru_cache(maxsize=2048)
+
+@kept(KEPT_BYTES, _nbytes)
 def vertex_work(
     cores: int, cost: CostModel, op: Operator, phase: str, iterate: Layout, ways: int
 ) -> Work:
@@ -224,7 +228,7 @@ def _real_work(op: Operator, phase: str, iterate: Layout) -> tuple[float, float,
 _PRODUCTS = ("contract", "attention", "conv")
 
 
-@lru_cache(maxsize=1024)
+@kept(KEPT_BYTES // 2, _nbytes)
 def linear_work(cores: int, used: int, cycles: float, sram_bytes: float) -> Work:
     """The same cycles and bytes on each of the first `used` cores (fills and copies)."""
     table = np.zeros((2, cores))

@@ -67,12 +67,12 @@ class Traffic:
     size_bytes: Vector
     local_bytes: Vector
 
-    @cached_property
+    @property
     def ingress(self) -> np.ndarray:
         """Bytes into each core: float64 (cores,)."""
         return np.bincount(self.target.values, self.size_bytes.values, minlength=self.cores)
 
-    @cached_property
+    @property
     def egress(self) -> np.ndarray:
         """Bytes out of each core: float64 (cores,)."""
         return np.bincount(self.source.values, self.size_bytes.values, minlength=self.cores)
@@ -102,7 +102,7 @@ class Traffic:
 class Delivery:
     """What HBM brings into cores, or takes from them. Blocks are the distinct boxes of the tensor.
 
-    holders: int64 (cores x slots,), the block in each slot of each core, -1 for none, core by
+    holders: int32 (cores x slots,), the block in each slot of each core, -1 for none, core by
     core. block_bytes: int64, the size of each. hbm_bytes: each needed byte once.
     """
 
@@ -118,6 +118,11 @@ class Delivery:
         sizes = np.append(self.block_bytes.values, 0)
         held = sizes[self.holders.values].reshape(self.cores, self.slots)
         return held.sum(axis=1).astype(np.float64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this description takes."""
+        return self.holders.values.nbytes + self.block_bytes.values.nbytes
 
     @cached_property
     def senders(self) -> np.ndarray:

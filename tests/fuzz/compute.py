@@ -189,10 +189,11 @@ def conv_integer(g: Builder) -> None:
 
 def pool(op: str, g: Builder) -> None:
     x, space = _image(g, g.number(1, 3))
-    # ONNX's reference evaluator makes too few maxima of 1-dimensional data padded unevenly.
+    # ONNX's reference evaluator makes too few maxima of 1-dimensional data that is padded unevenly,
+    # or padded and counted up.
     even = op == "MaxPool" and space == 1
     attributes = _window(g, x.shape[2:], dilated=op != "LpPool", even=even)
-    if g.flag() and "auto_pad" not in attributes:
+    if g.flag() and "auto_pad" not in attributes and not (even and "pads" in attributes):
         attributes["ceil_mode"] = 1
     if op == "AveragePool":
         attributes["count_include_pad"] = int(g.flag())
