@@ -464,18 +464,20 @@ class Curves:
 
 
 def commit() -> str:
-    """The commit of this checkout, and whether it was changed; 'unknown' without git."""
-    try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=10"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
+    """The commit of this checkout, and whether anything but docs was changed; 'unknown' without
+    git."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
         )
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!docs")
+        return git("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return run.stdout.strip()
 
 
 def _say(line: str) -> None:
