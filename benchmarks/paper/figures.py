@@ -544,7 +544,12 @@ def page(folder: Path, out: Path, wanted: Sequence[str], small: bool) -> str:
 def _head(folder: Path, cpu: float, points: int, small: bool) -> str:
     log = folder / "commits.json"
     known = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
-    used = Used(folder)
+    used, memory = Used(folder), ""
+    if used.peak_bytes:
+        memory = (
+            f", and {used.peak_bytes / 1e9:.2f} GB of memory at the most, all processes together"
+        )
+        memory += " (proportional set sizes, each second)"
     note = "On a tiny model and test chips: nothing here says anything about Elk.\n\n"
     return (
         "# Elk's figures, computed\n\n"
@@ -554,10 +559,8 @@ def _head(folder: Path, cpu: float, points: int, small: bool) -> str:
         " are simulated; `ideal` is Elk's Ideal machine, which can't be built. `search` has a"
         " budget of 5 seconds a point.\n\n"
         f"All of it: {cpu:,.0f} CPU s ({points} points of sweeps, and the curves), that is"
-        f" {cpu / 120:.0f} minutes on two cores; it took {used.wall_s / 60:.0f}, and"
-        f" {used.peak_bytes / 1e9:.2f} GB of memory at the most, all processes together"
-        " (proportional set sizes, each second). Computed at commit"
-        f" {' and '.join(known) or 'unknown'}.\n"
+        f" {cpu / 120:.0f} minutes on two cores; it took {used.wall_s / 60:.0f}{memory}."
+        f" Computed at commit {' and '.join(known) or 'unknown'}.\n"
     )
 
 

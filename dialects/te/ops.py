@@ -264,7 +264,8 @@ def check_every_point_is_its_own(
 
 @irdl_op_definition
 class SoftmaxOp(StructuredOp):
-    """Softmax (or log-softmax) over the reduction dimensions, in the accumulator type.
+    """Softmax (or log-softmax) over the reduction dimensions, in the accumulator type. Operand and
+    result depend on every dimension.
 
     `state` names the state whose filled entries the one reduction dimension runs over, as in
     te.attention: while it is not full, the positions in front of them count as -inf.
@@ -295,7 +296,8 @@ class SoftmaxOp(StructuredOp):
 
 @irdl_op_definition
 class NormalizeOp(StructuredOp):
-    """RMS or layer normalisation over the reduction dimensions, then scale and bias.
+    """RMS or layer normalisation over the reduction dimensions, then scale and bias. What is
+    normalised and the result depend on every dimension.
 
     `affine` names what each further operand does ("scale" or "bias"). `round_to`, if given, is the
     type to which the normalised value is rounded before the affine part, as exporters do.
