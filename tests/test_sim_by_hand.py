@@ -8,7 +8,9 @@ from __future__ import annotations
 import pytest
 import sim_programs as p
 
+from elk_ir.errors import ElkError
 from elk_ir.sim import SimResult, simulate
+from elk_ir.sim.reference import simulate_reference
 from elk_ir.sim.timeline import Operator, PreloadWait, Repeat, Store, StoreWait
 
 NS = 1e-9
@@ -134,6 +136,26 @@ def test_stores_share_the_queue() -> None:
     assert result.time_s == pytest.approx(350 * NS)
     without_wait = p.program(4, *timeline.events[:-1])
     assert simulate(without_wait, p.chip(4)).time_s == pytest.approx(350 * NS)
+
+
+def test_two_stores_of_one_buffer() -> None:
+    """Each has a wait of its own, whether it has landed by then or not. 0 ... 100 and 100 ... 200;
+    compute until 300; the third, issued then, 300 ... 400."""
+    store = Store(2, "y", p.same(4, 800))
+    timeline = p.program(
+        4,
+        store,
+        store,
+        Operator("a", "", (p.compute([300] * 4),)),
+        StoreWait(2),
+        StoreWait(2),
+        store,
+        StoreWait(2),
+    )
+    assert simulate(timeline, p.chip(4)).time_s == pytest.approx(400 * NS)
+    assert simulate_reference(timeline, p.chip(4)).time_s == pytest.approx(400 * NS)
+    with pytest.raises(ElkError, match="waits for a transfer that it never started"):
+        simulate(p.program(4, *timeline.events, StoreWait(2)), p.chip(4))
 
 
 def test_hbm_bandwidth_binds_when_copies_are_few() -> None:
