@@ -89,6 +89,8 @@ def read_module(path: Path, ctx: Context) -> ModuleOp:
 
 def read_text(path: Path) -> str:
     """A file of a compiled program. Raises ElkError when it is not there or not text."""
+    if "\0" in str(path):
+        raise ElkError("no file can have this name", where=repr(str(path)))
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

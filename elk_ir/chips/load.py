@@ -123,7 +123,9 @@ def _locate_cost_model(data: dict[str, Any], folder: Path) -> None:
     """A fitted model's path is relative to the file that names it; made absolute, because programs
     carry their chip and are simulated from other folders."""
     model = data.get("cost_model")
-    if isinstance(model, str) and model.endswith(".txt") and "\0" not in model:
+    if isinstance(model, str) and "\0" in model:
+        raise ChipError(f"cost_model = {model!r}: no file can have this name")
+    if isinstance(model, str) and model.endswith(".txt"):
         data["cost_model"] = str((folder / model).resolve())
 
 

@@ -117,6 +117,8 @@ def _other_type(proto: TypeProto) -> Attribute:
         case "optional_type":
             return OptionalType(_other_type(proto.optional_type.elem_type))
         case "map_type":
+            if proto.map_type.key_type not in BY_ONNX:
+                raise ModelError(f"key type {proto.map_type.key_type} of a map is unknown")
             key = element_type_attr(BY_ONNX[proto.map_type.key_type].name)
             return MapType(key, _other_type(proto.map_type.value_type))
         case "tensor_type":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from elk_ir.errors import ModelError
 from elk_ir.extensions import operators
 from elk_ir.frontend.graph import Node, ValueType
 from elk_ir.frontend.simplify import attribute
@@ -63,7 +64,7 @@ def _group_query_attention(node: Node) -> list[ValueType | None]:
     if query is None or query.shape is None:
         return [None]
     batch, length, width = query.shape
-    heads, kv_heads = attribute(node, "num_heads"), attribute(node, "kv_num_heads")
+    heads, kv_heads = _count(node, "num_heads"), _count(node, "kv_num_heads")
     packed = len(node.inputs) < 3 or node.inputs[1] is None
     head = None if width is None else width // (heads + 2 * kv_heads if packed else heads)
     output = ValueType(query.elem, (batch, length, heads * head if packed and head else width))
@@ -83,7 +84,7 @@ def _group_query_attention(node: Node) -> list[ValueType | None]:
 def _multi_head_attention(node: Node) -> list[ValueType | None]:
     query, key, value = (_type(node, i) for i in range(3))
     shapes = [None if t is None else t.shape for t in (query, key, value)]
-    heads = attribute(node, "num_heads")
+    heads = _count(node, "num_heads")
     if query is None or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
         return [None]
     (batch, length, width), k, v = (tuple(s or ()) for s in shapes)
@@ -101,13 +102,20 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
     return [ValueType(query.elem, (batch, length, width)), *present]
 
 
+def _count(node: Node, name: str) -> int:
+    found = attribute(node, name)
+    if not isinstance(found, int) or found < 1:
+        raise ModelError(f"{name} = {found}: an attention has one or more", where=node.name)
+    return found
+
+
 def _self_attention(node: Node) -> list[ValueType | None]:
     x, weight, past = _type(node, 0), _shape(node, 1), _shape(node, 4)
     if x is None or x.shape is None or weight is None or weight[1] is None:
         return [None]
     sizes = attribute(node, "qkv_hidden_sizes", None) or [weight[1] // 3] * 3
     batch, length, _ = x.shape
-    heads = attribute(node, "num_heads")
+    heads = _count(node, "num_heads")
     rows = None if length is None else length + ((past[3] or 0) if past is not None else 0)
     present = ValueType(x.elem, (2, batch, heads, rows, sizes[1] // heads))
     return [ValueType(x.elem, (batch, length, sizes[2])), present]

@@ -223,6 +223,7 @@ class Folder:
     def _add_with_subgraphs(
         self, node: Node, graphs: Mapping[str, GraphProto], scope: Scope, nodes: list[Node]
     ) -> None:
+        subgraphs.check_counts(node, graphs)
         condition = node.inputs[0] if node.inputs else None
         if node.op_type == "If" and condition is not None and condition.const is not None:
             taken = graphs["then_branch" if bool(condition.const.all()) else "else_branch"]

@@ -63,6 +63,8 @@ def load_model(source: Path | str | bytes, *, name: str | None = None) -> Loaded
         file = Path(file).name
         buffers[file] = source
     else:
+        if "\0" in str(source):
+            raise ModelError("no file can have this name", where=repr(str(source)))
         path = Path(source)
         try:
             refuse_device(path)

@@ -43,6 +43,49 @@ def fold_subgraphs(
             return folder.custom_types(node)
 
 
+def check_counts(node: Node, graphs: Mapping[str, GraphProto]) -> None:
+    """Raise ModelError, naming the node, where an If, Loop or Scan and its graphs hand each other
+    different numbers of values."""
+    given, wanted = len(node.inputs), len(node.outputs)
+    if node.op_type == "If":
+        counts = {name: (0, wanted) for name in ("then_branch", "else_branch")}
+    elif node.op_type == "Loop":
+        states = max(2, given) - 2
+        counts = {"body": (2 + states, 1 + max(wanted, states))}
+    elif node.op_type == "Scan":
+        _check_scanned(node)
+        counts = {"body": (given, wanted)}
+    else:
+        return
+    for name, (takes, yields) in counts.items():
+        if name not in graphs:
+            raise ModelError(f"{node.op_type} lacks its {name}", where=node.name)
+        graph = graphs[name]
+        if len(graph.input) != takes:
+            raise ModelError(
+                f"its {name} takes {len(graph.input)} values, {takes} are given", where=node.name
+            )
+        if len(graph.output) != yields:
+            raise ModelError(
+                f"its {name} yields {len(graph.output)} values, {yields} are taken", where=node.name
+            )
+
+
+def _check_scanned(node: Node) -> None:
+    scanned = attribute(node, "num_scan_inputs")
+    if scanned is None or not 1 <= scanned <= len(node.inputs):
+        raise ModelError(f"num_scan_inputs = {scanned} of {len(node.inputs)}", where=node.name)
+    states = len(node.inputs) - scanned
+    for side, count in (("input", scanned), ("output", len(node.outputs) - states)):
+        for what in ("axes", "directions"):
+            found = attribute(node, f"scan_{side}_{what}", None)
+            if count < 0 or (found and len(found) != count):
+                raise ModelError(f"its scan_{side}_{what} are not {max(0, count)}", where=node.name)
+    for value in node.inputs[states:]:
+        if value is None or value.type.shape == ():
+            raise ModelError("it scans a value without axes", where=node.name)
+
+
 def _fold(
     folder: Folder,
     node: Node,
@@ -120,7 +163,7 @@ def _loop(folder: Folder, node: Node, body: GraphProto, scope: Scope) -> list[Va
 
 def _scan(folder: Folder, node: Node, body: GraphProto, scope: Scope) -> list[ValueType | None]:
     scanned = attribute(node, "num_scan_inputs")
-    axes = attribute(node, "scan_input_axes", [0] * scanned)
+    axes = attribute(node, "scan_input_axes") or [0] * scanned
     split = len(node.inputs) - scanned
     types = [v.type for v in node.inputs if v is not None]
     count: int | None = None
@@ -134,7 +177,7 @@ def _scan(folder: Folder, node: Node, body: GraphProto, scope: Scope) -> list[Va
         slices.append(ValueType(type_.elem, type_.shape[:axis] + type_.shape[axis + 1 :]))
     graph, states = _fold_carried(folder, node, body, scope, (), types[:split], slices, 0)
     outputs = [v.type for _, v in graph.outputs[split:]]
-    out_axes = attribute(node, "scan_output_axes", [0] * len(outputs))
+    out_axes = attribute(node, "scan_output_axes") or [0] * len(outputs)
     stacked = [_stacked(t, count, axis) for t, axis in zip(outputs, out_axes, strict=True)]
     return [*states, *stacked]
 

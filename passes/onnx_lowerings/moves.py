@@ -316,6 +316,10 @@ def gather(ctx: Context, table: SSAValue, index: SSAValue, axis: int, batch: int
     target = [*shape[:axis], *picks[batch:], *shape[axis + 1 :]]
     known, data = ctx.array(index), ctx.array(table)
     volume = prod(target)
+    if known is not None:
+        wrong = known[(known < -shape[axis]) | (known >= shape[axis])]
+        if wrong.size:
+            raise Unsupported(f"index {wrong.flat[0]} of {shape[axis]} elements")
     if known is not None and data is not None and batch == 0 and volume <= FOLD_ELEMENTS:
         return ctx.constant(np.take(data, known, axis=axis))
     if known is not None and known.size == 1 and batch == 0:

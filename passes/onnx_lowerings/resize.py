@@ -201,6 +201,8 @@ def _resize(ctx: Context, node: Node) -> SSAValue:
     axes = node.attr("axes")
     axes = list(range(rank)) if axes is None else [axis_of(a, rank) for a in axes]
     scales = _known(ctx, node.get(2))
+    if scales is not None and scales.size not in (0, len(axes)):
+        raise Unsupported(f"{scales.size} scales for {len(axes)} axes")
     roi = _known(ctx, node.get(1))
     crop = node.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
     if crop and (roi is None or roi.size != 2 * len(axes)):
@@ -213,6 +215,8 @@ def _resize(ctx: Context, node: Node) -> SSAValue:
     elif node.attr("keep_aspect_ratio_policy") not in (None, "stretch"):
         sizes = ctx.ints(node.get(3), "sizes")
         assert sizes is not None
+        if len(sizes) != len(axes):
+            raise Unsupported(f"{len(sizes)} sizes for {len(axes)} axes")
         ratios = [s / shape[a] for s, a in zip(sizes, axes, strict=True)]
         larger = node.attr("keep_aspect_ratio_policy") == "not_smaller"
         common = max(ratios) if larger else min(ratios)
