@@ -162,3 +162,10 @@ class UsageError(ElkError):
     """The command line does not make sense."""
 
     exit_code: ClassVar[int] = 2
+
+
+def check_file_name(name: str, error: type[ElkError] = ElkError) -> None:
+    """Raise `error` for a name that no file can have, which Python's own functions refuse with a
+    ValueError."""
+    if "\0" in name:
+        raise error("no file can have this name", where=repr(name))

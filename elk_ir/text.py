@@ -22,7 +22,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRLexer
 
-from elk_ir.errors import ElkError
+from elk_ir.errors import ElkError, check_file_name
 
 
 class _Lexer(MLIRLexer):
@@ -89,8 +89,7 @@ def read_module(path: Path, ctx: Context) -> ModuleOp:
 
 def read_text(path: Path) -> str:
     """A file of a compiled program. Raises ElkError when it is not there or not text."""
-    if "\0" in str(path):
-        raise ElkError("no file can have this name", where=repr(str(path)))
+    check_file_name(str(path))
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -10,7 +10,6 @@ from helpers import Weights, context, lower, machine_of, parse, planned, program
 from helpers import run_passes as run_pipeline
 from test_broken_programs import PLANS
 from test_ipu_refusals import changed, text
-from test_lowering_refusals import MS, module_of
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineMap
@@ -24,7 +23,6 @@ from elk_ir.dialects.element_types import dense_from_array
 from elk_ir.errors import ElkError, ModelError
 from elk_ir.passes.convert_icca_to_ipu import ConvertIccaToIpuPass
 from elk_ir.passes.convert_linalg_to_te import ConvertLinalgToTePass
-from elk_ir.passes.convert_onnx_to_te import ConvertOnnxToTePass
 from elk_ir.passes.te_quantize import quantize_module
 from elk_ir.plan.layout import AxisLayout, Layout
 from elk_ir.quant.scheme import parse_scheme
@@ -168,52 +166,6 @@ def test_linalg_that_is_not_lowered(body: str, message: str) -> None:
     with pytest.raises(ElkError) as raised:
         run_passes(context(), module, [ConvertLinalgToTePass()], model="test")
     assert message in str(raised.value) + str(raised.value.details)
-
-
-ONNX = [
-    ('onnx.Einsum(3xf32) {equation = "i,j->ij"} -> 3x3xf32', "equation 'i,j->ij' for 1 operands"),
-    (
-        "onnx.RNN(2x1x1xf32; 1x1x1xf32; 1x1x1xf32) "
-        '{hidden_size = 1 : i64, activations = ["Odd"]} -> 2x1x1x1xf32',
-        "activation 'Odd'",
-    ),
-    (
-        "onnx.RNN(2x1x1xf32; 1x1x1xf32; 1x1x1xf32) "
-        '{hidden_size = 1 : i64, direction = "sideways"} -> 2x1x1x1xf32',
-        "direction 'sideways'",
-    ),
-    (
-        "onnx.Resize(1x1x4xf32; none; none; 3xi64 = [1, 1, 8]) "
-        '{mode = "linear", coordinate_transformation_mode = "odd"} -> 1x1x8xf32',
-        "coordinate transformation mode 'odd'",
-    ),
-    (
-        "onnx.Resize(1x1x4xf32; 6xf32; none; 3xi64 = [1, 1, 8]) "
-        '{mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"} -> 1x1x8xf32',
-        "a region of interest that is not constant",
-    ),
-    (
-        'onnx.Upsample(1x1x4xf32; 3xf32 = [1.0, 1.0, 2.0]) {mode = "linear"} -> 1x1x8xf32',
-        "mode 'linear'",
-    ),
-    (
-        f'{MS} "Attention"(1x2x4xf32; 4x12xf32; 12xf32) '
-        "{num_heads = 2 : i64, do_rotary = 1 : i64} -> 1x2x4xf32",
-        "rotary embedding, and a past that shares its buffer with the result",
-    ),
-    ("onnx.TopK(3xf32; 1xi64 = 5) -> 5xf32; 5xi64", "the top 5 of 3 elements"),
-    (
-        "onnx.CenterCropPad(4x4xf32; 3xi64 = [1, 2, 3]) -> 2x2xf32",
-        "its function body can't be imported",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), ONNX, ids=[m for _, m in ONNX])
-def test_onnx_that_is_not_lowered(call: str, message: str) -> None:
-    module = Parser(context(), module_of(call)).parse_module()
-    with pytest.raises(PassFailedException, match=re.escape(message)):
-        ConvertOnnxToTePass().apply(context(), module)
 
 
 def test_product_of_loops() -> None:

@@ -130,6 +130,41 @@ REFUSED = [
         " f8E4M3FN) -> 2x2xf8E4M3FN",
         "quantisation to float8_e4m3fn",
     ),
+    ('onnx.Einsum(3xf32) {equation = "i,j->ij"} -> 3x3xf32', "equation 'i,j->ij' for 1 operands"),
+    (
+        "onnx.RNN(2x1x1xf32; 1x1x1xf32; 1x1x1xf32) "
+        '{hidden_size = 1 : i64, activations = ["Odd"]} -> 2x1x1x1xf32',
+        "activation 'Odd'",
+    ),
+    (
+        "onnx.RNN(2x1x1xf32; 1x1x1xf32; 1x1x1xf32) "
+        '{hidden_size = 1 : i64, direction = "sideways"} -> 2x1x1x1xf32',
+        "direction 'sideways'",
+    ),
+    (
+        "onnx.Resize(1x1x4xf32; none; none; 3xi64 = [1, 1, 8]) "
+        '{mode = "linear", coordinate_transformation_mode = "odd"} -> 1x1x8xf32',
+        "coordinate transformation mode 'odd'",
+    ),
+    (
+        "onnx.Resize(1x1x4xf32; 6xf32; none; 3xi64 = [1, 1, 8]) "
+        '{mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"} -> 1x1x8xf32',
+        "a region of interest that is not constant",
+    ),
+    (
+        'onnx.Upsample(1x1x4xf32; 3xf32 = [1.0, 1.0, 2.0]) {mode = "linear"} -> 1x1x8xf32',
+        "mode 'linear'",
+    ),
+    (
+        f'{MS} "Attention"(1x2x4xf32; 4x12xf32; 12xf32) '
+        "{num_heads = 2 : i64, do_rotary = 1 : i64} -> 1x2x4xf32",
+        "rotary embedding, and a past that shares its buffer with the result",
+    ),
+    ("onnx.TopK(3xf32; 1xi64 = 5) -> 5xf32; 5xi64", "the top 5 of 3 elements"),
+    (
+        "onnx.CenterCropPad(4x4xf32; 3xi64 = [1, 2, 3]) -> 2x2xf32",
+        "its function body can't be imported",
+    ),
 ]
 
 

@@ -15,6 +15,8 @@ import elk_ir
 from elk_ir.chips import load_chip
 from elk_ir.compiler import context, import_source, pipeline, run_passes, split_at
 from elk_ir.errors import ChipError, ElkError, ModelError
+from elk_ir.explore.sweep import load_sweep
+from elk_ir.explore.task import tasks_of
 
 OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
 
@@ -135,6 +137,13 @@ def test_names_that_no_file_can_have(tmp_path: Path) -> None:
         elk_ir.compile("a\0.onnx", chip="test-16")
     with pytest.raises(ElkError, match="no file can have this name"):
         elk_ir.load("a\0")
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'name = "s"\n[base]\nmodel = "m\\u0000.onnx"\nchip = "test-16"\n'
+        '[axes]\npolicy = ["basic"]\n'
+    )
+    with pytest.raises(ElkError, match="no file can have this name"):
+        tasks_of(load_sweep(sweep))
     chip = tmp_path / "chip.toml"
     chip.write_text('extends = "test-16"\ncost_model = "f\\u0000.txt"\n')
     with pytest.raises(ChipError, match="no file can have this name"):

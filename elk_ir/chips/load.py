@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from elk_ir import extensions
 from elk_ir.chips.chip import Chip
 from elk_ir.chips.sections import SECTIONS
-from elk_ir.errors import ChipError
+from elk_ir.errors import ChipError, check_file_name
 
 _FOLDER = Path(__file__).parent
 _MOST_CHARACTERS = 1 << 20
@@ -44,8 +44,7 @@ def load_chip(name_or_path: str) -> Chip:
     Raises ChipError: unknown name (with the closest ones), unreadable or malformed file (naming
     file, field, value, unit and allowed range).
     """
-    if "\0" in name_or_path:
-        raise ChipError(f"{name_or_path!r}: no file can have this name")
+    check_file_name(name_or_path, ChipError)
     if name_or_path in builtin_chips():
         return _load_builtin(name_or_path)
     if not _is_path(name_or_path):

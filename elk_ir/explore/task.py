@@ -12,7 +12,7 @@ from typing import Any
 
 from elk_ir import __version__
 from elk_ir.chips import Chip, load_chip
-from elk_ir.errors import ChipError, ElkError
+from elk_ir.errors import ChipError, ElkError, check_file_name
 from elk_ir.explore.sweep import SETTINGS, Sweep, Times
 
 
@@ -145,6 +145,7 @@ def _hash(value: object) -> str:
 
 def _path(folder: Path, name: str) -> Path:
     """A path as the sweep file means it: relative to its folder."""
+    check_file_name(name)
     return (folder / name).resolve()
 
 

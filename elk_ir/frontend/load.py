@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elk_ir.errors import ModelError
+from elk_ir.errors import ModelError, check_file_name
 from elk_ir.frontend import protobuf_offsets as pb
 from elk_ir.frontend.element_types import BY_NAME, BY_ONNX, ElementType, stored_bytes
 from elk_ir.frontend.weights import (
@@ -63,8 +63,7 @@ def load_model(source: Path | str | bytes, *, name: str | None = None) -> Loaded
         file = Path(file).name
         buffers[file] = source
     else:
-        if "\0" in str(source):
-            raise ModelError("no file can have this name", where=repr(str(source)))
+        check_file_name(str(source), ModelError)
         path = Path(source)
         try:
             refuse_device(path)

@@ -61,14 +61,18 @@ def check_counts(node: Node, graphs: Mapping[str, GraphProto]) -> None:
         if name not in graphs:
             raise ModelError(f"{node.op_type} lacks its {name}", where=node.name)
         graph = graphs[name]
-        if len(graph.input) != takes:
-            raise ModelError(
-                f"its {name} takes {len(graph.input)} values, {takes} are given", where=node.name
-            )
+        _check_given(node, name, graph, takes)
         if len(graph.output) != yields:
             raise ModelError(
                 f"its {name} yields {len(graph.output)} values, {yields} are taken", where=node.name
             )
+
+
+def _check_given(node: Node, name: str, graph: GraphProto, given: int) -> None:
+    if len(graph.input) != given:
+        raise ModelError(
+            f"its {name} takes {len(graph.input)} values, {given} are given", where=node.name
+        )
 
 
 def _check_scanned(node: Node) -> None:
@@ -94,11 +98,7 @@ def _fold(
     scope: Scope,
     input_types: Sequence[ValueType],
 ) -> Graph:
-    if len(input_types) != len(proto.input):
-        raise ModelError(
-            f"its {name} takes {len(proto.input)} values, {len(input_types)} are given",
-            where=node.name,
-        )
+    _check_given(node, name, proto, len(input_types))
     inputs = [Value(i.name, t) for i, t in zip(proto.input, input_types, strict=True)]
     inner = ChainMap({v.name: v for v in inputs}, scope)
     graph = folder.fold(proto, inner, inputs)
