@@ -536,19 +536,24 @@ def check_edges(module: ModuleOp, chip: Chip) -> None:
     """Raises ElkError if the inputs of an imported model, or its outputs, do not fit the machine:
     nothing that is done to a model changes that, and a few bytes of a file can ask for any size."""
     from elk_ir.dialects.types import shape_dtype
-    from elk_ir.frontend.export import main_function
+    from elk_ir.frontend.export import argument_names, main_function
     from elk_ir.numerics.body import dtype_of
 
     available = chip.usable_sram_bytes if chip.hbm is None else chip.hbm.capacity_bytes
-    types = main_function(module).function_type
-    for what, edges in (("input", types.inputs), ("output", types.outputs)):
+    function = main_function(module)
+    last = function.body.block.last_op
+    outputs = () if last is None else last.operands
+    for what, attrs, values in (
+        ("input", function.arg_attrs, function.body.block.args),
+        ("output", function.res_attrs, outputs),
+    ):
         sizes: list[tuple[str, int]] = []
-        for i, type_ in enumerate(edges):
+        for name, value in zip(argument_names(attrs, values, what), values, strict=True):
             try:
-                shape, dtype = shape_dtype(type_)
+                shape, dtype = shape_dtype(value.type)
             except ValueError:
                 continue  # no tensor of a static shape: an error later on, or the host's
-            sizes.append((f"{what} {i}", prod(shape) * dtype_of(dtype).itemsize))
+            sizes.append((f"{what} {name!r}", prod(shape) * dtype_of(dtype).itemsize))
         needed = sum(size for _, size in sizes)
         if needed > NARROWER * available:
             raise _too_large(needed, available, "SRAM" if chip.hbm is None else "HBM", chip, sizes)

@@ -38,6 +38,13 @@ class ModuleParser(Parser):
         super().__init__(ctx, "", name)
         self._parser_state = ParserState(_Lexer(Input(text, name)))
 
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        """Raises ParseError, for what MLIR has and xDSL's parser does not know as well."""
+        try:
+            return super().parse_module(allow_implicit_module)
+        except NotImplementedError as error:
+            self.raise_error(f"this is not supported: {error}" if str(error) else "not supported")
+
 
 class _NamesLocations(Printer):
     """Prints `loc(#locN)` for every location but `loc(unknown)`."""

@@ -9,6 +9,9 @@ import numpy as np
 from xdsl.context import Context as XdslContext
 from xdsl.dialects import tensor
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    I64,
+    DenseArrayBase,
     DenseIntOrFPElementsAttr,
     IndexType,
     ModuleOp,
@@ -227,8 +230,6 @@ class _Lowering:
 
     def elements(self, op: Operation) -> SSAValue:
         """A small tensor of scalar constants."""
-        if not all(v in self.numbers for v in op.operands):
-            raise Unsupported("an element is not a constant")
         shape, dtype = static_type(op.results[0].type)
         numbers = [self.numbers[v] for v in op.operands]
         return self.ctx.constant(np.asarray(numbers).astype(dtype_of(dtype)).reshape(shape))
@@ -247,11 +248,17 @@ class _Lowering:
     def extracted(self, op: Operation) -> SSAValue:
         """A box of a tensor with constant bounds."""
         assert isinstance(op, tensor.ExtractSliceOp)
-        if op.offsets or op.sizes or op.strides:
-            raise Unsupported("bounds that are not constant")
         value = self.tensor(op.source)
-        bounds = (op.static_offsets, op.static_sizes, op.static_strides)
-        starts, sizes, steps = (tuple(map(int, b.get_values())) for b in bounds)
+        starts = self.bounds(op.static_offsets, op.offsets)
+        sizes = self.bounds(op.static_sizes, op.sizes)
+        steps = self.bounds(op.static_strides, op.strides)
+        extents, _ = static_type(op.source.type)
+        if not len(starts) == len(sizes) == len(steps) == len(extents):
+            raise Unsupported(f"its bounds are not those of {len(extents)} axes")
+        for start, size, step, extent in zip(starts, sizes, steps, extents, strict=True):
+            last = start + (size - 1) * step
+            if size < 0 or (size and not (0 <= start < extent and 0 <= last < extent)):
+                raise Unsupported(f"elements {start} to {last} of an axis of {extent}")
         domain = Domain()
         dims = domain.parallel(sizes)
         read = tuple(
@@ -260,6 +267,14 @@ class _Lowering:
         )
         box = moves.move(self.ctx, value, sizes, domain, read, dims)
         return moves.reshape(self.ctx, box, static_type(op.result.type)[0])
+
+    def bounds(self, static: DenseArrayBase[I64], given: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Offsets, sizes or strides, of which those that are not attributes are constants."""
+        left = iter(given)
+        return tuple(
+            int(self.numbers[next(left)]) if n == DYNAMIC_INDEX else int(n)
+            for n in static.get_values()
+        )
 
     def broadcast(self, op: Operation) -> SSAValue:
         """A tensor repeated along new axes."""
@@ -303,7 +318,8 @@ class _Lowering:
     def structured(self, op: LinalgStructuredOperation) -> Sequence[SSAValue]:
         """A linalg operation with maps, iterators and a region."""
         if not op.res:
-            raise Unsupported("it works on buffers (memref); hand in linalg on tensors")
+            what = "it works on buffers (memref)" if op.outputs else "it has no result"
+            raise Unsupported(f"{what}; hand in linalg on tensors")
         structure = structure_of(op)
         inputs, outputs = list(op.inputs), list(op.outputs)
         if not structure.reductions:

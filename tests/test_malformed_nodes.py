@@ -116,6 +116,18 @@ def test_constant_index_out_of_range(table: bool) -> None:
         run_passes(context(), module, front, model=source.name)
 
 
+def test_version_that_cannot_be_lifted() -> None:
+    """ONNX's converter names the line of its source and the assertion."""
+    node = helper.make_node("Add", ["x", "z"], ["y"], "add", broadcast=1, axis=5)
+    model = helper.make_model(
+        graph([node], [value("x", 2, 3), value("z", 3)], [value("y", 2, 3)]),
+        opset_imports=[helper.make_opsetid("", 6)],
+        ir_version=10,
+    )
+    message = "opset 6 cannot be lifted to 23: Dimension 0 of input 2 does not match dimension 0"
+    fails(model.SerializeToString(), message)
+
+
 def test_attention_without_heads() -> None:
     node = helper.make_node("Attention", ["x", "w"], ["y"], "att", domain="com.microsoft")
     inputs, weights = [value("x", 1, 2, 4)], {"w": np.ones((4, 12), np.float32)}

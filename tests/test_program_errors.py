@@ -91,7 +91,7 @@ def counting() -> onnx.ModelProto:
             sum_of(1 << 36),
             {},
             "the model needs 274,877,906,944 bytes of HBM, chip 'test-16' has 16,000,000,000"
-            " (258,877,906,944 too many)\n  largest tensors:\n    274,877,906,944 bytes  input 0",
+            " (258,877,906,944 too many)\n  largest tensors:\n    274,877,906,944 bytes  input 'x'",
         ),
     ],
 )

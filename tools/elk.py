@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 
 from elk_ir import __version__
-from elk_ir.errors import ElkError
+from elk_ir.errors import ElkError, check_file_name
 from elk_ir.tools import (
     cmd_chips,
     cmd_compare,
@@ -76,7 +76,10 @@ def render(error: ElkError) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command on `argv` (default: the process's arguments) and return its exit code."""
     try:
-        args = build_parser().parse_args(sys.argv[1:] if argv is None else argv)
+        given = sys.argv[1:] if argv is None else argv
+        for argument in given:
+            check_file_name(argument)  # a process has no such arguments, a caller of main may
+        args = build_parser().parse_args(given)
         code: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return code

@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import DiagnosticException, ShrinkException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from elk_ir import __version__
-from elk_ir.errors import ElkError, UsageError
+from elk_ir.errors import ElkError, UsageError, check_file_name
 from elk_ir.pipelines import PIPELINES
 from elk_ir.universe import all_dialects
 
@@ -289,6 +289,7 @@ class ElkOptMain(xDSLOptMain):
         path = self.args.output_file
         if path is None or path == "-":
             return sys.stdout
+        check_file_name(path)
         final = Path(os.path.realpath(path))
         try:
             if final.exists() and not final.is_file():

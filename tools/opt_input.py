@@ -14,7 +14,7 @@ from xdsl.frontend.mlir import MLIRFrontend
 from xdsl.ir import Operation
 from xdsl.utils.arg_spec import ArgSpec
 
-from elk_ir.errors import ElkError
+from elk_ir.errors import ElkError, check_file_name
 from elk_ir.text import ModuleParser
 
 
@@ -77,6 +77,7 @@ def open_input(path: str) -> IO[bytes]:
     if path == "-":
         # A copy: the driver closes its input, and the process's stdin is not its own.
         return BytesIO(sys.stdin.buffer.read())
+    check_file_name(path)
     try:
         return open(path, "rb")
     except OSError as error:

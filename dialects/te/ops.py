@@ -392,7 +392,10 @@ class AttentionOp(StructuredOp):
 @irdl_op_definition
 class GatherOp(StructuredOp):
     """Rows of a table (operand 0) picked by an index tensor (operand 1). The table's row dimension
-    is the reduction dimension: a core that holds a part of the table yields the rows it has."""
+    is the reduction dimension: a core that holds a part of the table yields the rows it has.
+
+    Negative indices count from the end. One that is out of range stops the interpreters with an
+    error; emitted device code does not look, and yields zeros."""
 
     name = "te.gather"
 

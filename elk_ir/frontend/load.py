@@ -479,5 +479,8 @@ def _lift(proto: ModelProto, label: str) -> tuple[ModelProto, int]:
 
 
 def _first_line(error: BaseException) -> str:
+    """The first line of ONNX's message, without the place and the text of an assertion."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return re.sub(r"^\S+:\d+: \w+: Assertion `.*` failed: ", "", lines[0])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elk_ir.errors import ModelError
 from elk_ir.frontend.graph import Node, Value
 from elk_ir.frontend.simplify import attribute
 
@@ -208,7 +209,7 @@ class _Unrolled:
         return chosen
 
     def scan(self) -> list[Value] | None:
-        """A Scan over axes whose extent is known."""
+        """A Scan over axes whose extent is known. Raises ModelError for a state that changes."""
         inputs = [v for v in self.node.inputs if v is not None]
         scanned = attribute(self.node, "num_scan_inputs")
         count = len(inputs) - scanned
@@ -235,6 +236,12 @@ class _Unrolled:
                 for source, axis, back in zip(sources, axes, backward, strict=True)
             ]
             ends = self.iteration([*states, *slices])
+            for k, (old, new) in enumerate(zip(states, ends[:count], strict=True)):
+                if old.type.is_static and new.type.is_static and old.type != new.type:
+                    raise ModelError(
+                        f"its state {k} is {old.type} before an iteration and {new.type} behind it",
+                        where=self.node.name,
+                    )
             states = ends[:count]
             for line, row, back in zip(rows, ends[count:], out_backward, strict=True):
                 line.insert(0 if back else len(line), row)

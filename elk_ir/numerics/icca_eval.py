@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from elk_ir.dialects import icca
 from elk_ir.dialects.icca.attrs import HandleType, HbmKind
-from elk_ir.dialects.location import node_names
+from elk_ir.dialects.location import node_name, node_names
 from elk_ir.dialects.types import shape_dtype
 from elk_ir.errors import ElkError
 from elk_ir.numerics.body import dtype_of
@@ -96,6 +96,10 @@ class _Machine:
         source = self.tensor(op.source.root_reference.data)[self.layer(op)]
         if op.rows is not None:
             index = self.tensor(op.rows.root_reference.data)[0]
+            wrong = index[(index < -source.shape[0]) | (index >= source.shape[0])]
+            if wrong.size:
+                name = op.source.root_reference.data
+                raise ElkError(f"row {wrong[0]} of @{name}, which has {source.shape[0]}")
             source = source[np.where(index < 0, index + source.shape[0], index)]
         assert isinstance(op.result.type, HandleType)
         shape, _ = shape_dtype(op.result.type.tensor)
@@ -154,7 +158,10 @@ class _Machine:
 
     def tile(self, op: icca.TileOp) -> None:
         operator = op.structured.operator()
-        results = run_whole(operator, [self.values[v] for v in op.ins])
+        try:
+            results = run_whole(operator, [self.values[v] for v in op.ins])
+        except ElkError as error:
+            raise ElkError(error.what, where=node_name(op)) from None
         # With statistics the results are those of the icca.reduce that reads this tile.
         values = [results] * len(op.outs) if operator.stats else results
         self.values.update(zip(op.outs, values, strict=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from elk_ir.errors import ElkError
 from elk_ir.numerics.body import cast, dtype_of, prepared_body
 from elk_ir.numerics.indexing_kernels import ArgReduceKernel, ScanKernel, ScatterKernel, TopKKernel
 from elk_ir.numerics.tiles import (
@@ -385,7 +386,8 @@ class AttentionKernel(BoundLocal, BoundApply):
 
 class GatherKernel(OnlyEpilogue):
     """Rows of a table by index. The table dimension is a reduction: a core contributes the rows
-    that lie in its part of the table and zero for the others; the sum has exactly one term."""
+    that lie in its part of the table and zero for the others; the sum has exactly one term. Raises
+    ElkError for an index that names no row of the whole table."""
 
     def local(self, tile: Tile, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         op, stat = tile.op, tile.op.stats[0]
@@ -393,6 +395,9 @@ class GatherKernel(OnlyEpilogue):
         index, index_dims = expanded(tile, 1, blocks[1])
         rows = op.reductions[0]
         extent = op.extents[rows]
+        wrong = (index < -extent) | (index >= extent)
+        if wrong.any():
+            raise ElkError(f"it asks for row {index[wrong][0]}, outside of 0..{extent - 1}")
         where = np.where(index < 0, index + extent, index) - tile.origin[:, rows].reshape(
             -1, *[1] * (index.ndim - 1)
         )

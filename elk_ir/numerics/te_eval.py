@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elk_ir.errors import UsageError
+from elk_ir.errors import ElkError, UsageError
 from elk_ir.numerics.compiled import prepare
 from elk_ir.numerics.states import entering, leaving
+from elk_ir.numerics.views import Prepared
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -226,6 +227,8 @@ class Evaluator:
 
     def _structured(self, op: StructuredOp) -> _Step:
         run = prepare(op.operator(), [v for v, a in enumerate(op.ins) if self._is_constant(a)])
+        if op.name == "te.gather":
+            run = _located(run, op)
         ins, outs = self._places(op.ins), self._places(op.outs)
         if len(outs) == 1:
             (out,) = outs
@@ -362,3 +365,17 @@ def _attr_names(attrs: Any, count: int, what: str) -> list[str]:
         if (name := entry.data.get("onnx.name")) is not None:
             names[i] = name.data
     return names
+
+
+def _located(run: Prepared, op: Operation) -> Prepared:
+    """`run`, which names the node that `op` came from if an index is out of range."""
+
+    def located(tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
+        try:
+            return run(tensors)
+        except ElkError as error:
+            from elk_ir.dialects.location import node_name
+
+            raise ElkError(error.what, where=node_name(op)) from None
+
+    return located

@@ -113,6 +113,15 @@ func.func @reductions(%x: tensor<8x16xf32>) -> (tensor<8xf32>, tensor<8xf32>, te
   func.return %s, %m, %n : tensor<8xf32>, tensor<8xf32>, tensor<16xf32>
 }
 
+// An offset may be a constant in front of it.
+// CHECK-LABEL: @offset
+// CHECK:         te.map(%{{.*}}) <(d0 = 2, d1 = 16), [(d0 + 3, d1)] -> [(d0, d1)]>
+func.func @offset(%x: tensor<8x16xf32>) -> tensor<2x16xf32> {
+  %c = arith.constant 3 : index
+  %s = tensor.extract_slice %x[%c, 0] [2, 16] [1, 1] : tensor<8x16xf32> to tensor<2x16xf32>
+  func.return %s : tensor<2x16xf32>
+}
+
 // Shapes and boxes are moves; loop indices become a constant operand.
 // CHECK-LABEL: @moves
 // CHECK-NEXT:    te.map(%{{.*}}) <(d0 = 8, d1 = 4, d2 = 4), [(d0, 4*d1 + d2)] -> [(d0, d1, d2)]>

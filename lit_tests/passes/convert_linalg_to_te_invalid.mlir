@@ -86,6 +86,34 @@ func.func @bounds(%x: tensor<8xf32>, %i: index) -> tensor<4xf32> {
 
 // -----
 
+// CHECK: outside: tensor.extract_slice: elements 6 to 9 of an axis of 8
+func.func @outside(%x: tensor<8xf32>) -> tensor<4xf32> {
+  %c = arith.constant 6 : index
+  %outside = tensor.extract_slice %x[%c] [4] [1] : tensor<8xf32> to tensor<4xf32>
+  func.return %outside : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: axes: tensor.extract_slice: its bounds are not those of 2 axes
+func.func @axes(%x: tensor<8x4xf32>) -> tensor<2x4xf32> {
+  %axes = "tensor.extract_slice"(%x) <{static_offsets = array<i64: 0>, static_sizes = array<i64: 2>, static_strides = array<i64: 1>, operandSegmentSizes = array<i32: 1, 0, 0, 0>}> : (tensor<8x4xf32>) -> tensor<2x4xf32>
+  func.return %axes : tensor<2x4xf32>
+}
+
+// -----
+
+// CHECK: nothing: linalg.generic: it has no result; hand in linalg on tensors
+func.func @nothing(%x: tensor<4xf32>) {
+  linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]} ins(%x : tensor<4xf32>) {
+  ^bb0(%a: f32):
+    linalg.yield
+  } loc("nothing")
+  func.return
+}
+
+// -----
+
 // CHECK: two: linalg.generic: a reduction with 2 results
 func.func @two(%x: tensor<8x8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
   %zero = arith.constant 0.0 : f32

@@ -18,7 +18,9 @@ from elk_ir.passes.onnx_lowerings.axes import ZERO, Domain, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
     Context,
     Node,
+    Unsupported,
     dtype_of_value,
+    expect,
     lowers,
     shape_of,
 )
@@ -54,9 +56,35 @@ def split_heads(ctx: Context, value: SSAValue, heads: int) -> SSAValue:
     )
 
 
+def _check_shapes(node: Node) -> None:
+    """Raises Unsupported for operands that do not fit each other: ONNX's inference does not compare
+    them."""
+    q, k, v = (shape_of(node.operand(i)) for i in range(3))
+    if not len(q) == len(k) == len(v) in (3, 4):
+        raise Unsupported(f"query, key and value have {len(q)}, {len(k)} and {len(v)} axes")
+    if not (q[0] == k[0] == v[0] and k[1:-1] == v[1:-1] and (len(q) == 3 or q[3] == k[3])):
+        raise Unsupported(f"query {list(q)}, key {list(k)} and value {list(v)} do not fit")
+    mask = node.get(3)
+    if mask is not None and not 0 < len(shape_of(mask)) <= 4:
+        raise Unsupported(f"a mask with {len(shape_of(mask))} axes")
+    for i in (4, 5):
+        past = node.get(i)
+        if past is not None and len(shape_of(past)) != 4:
+            raise Unsupported(f"operand {i} has {len(shape_of(past))} axes instead of 4")
+
+
+def _check_mask(shape: tuple[int, ...], dims: Heads) -> None:
+    """Raises Unsupported for a mask that can't be broadcast to the scores."""
+    scores = (dims.batch, dims.heads, dims.queries, dims.keys)
+    pairs = zip(shape, scores[4 - len(shape) :], strict=True)
+    if any(n not in (1, extent) for n, extent in pairs):
+        raise Unsupported(f"a mask of shape {list(shape)} for scores of shape {list(scores)}")
+
+
 @lowers("Attention")
 def _attention(ctx: Context, node: Node) -> list[SSAValue | None]:
     """Scaled dot-product attention: one `te.attention` over the present keys and values."""
+    _check_shapes(node)
     q, k, v = (node.operand(i) for i in range(3))
     flat = len(shape_of(q)) == 3
     past = node.get(4), node.get(5)
@@ -70,6 +98,8 @@ def _attention(ctx: Context, node: Node) -> list[SSAValue | None]:
     value_head = shape_of(v)[3]
     heads = node.attr("q_num_heads") if flat else shape_of(q)[1]
     queries = shape_of(q)[1 if flat else 2]
+    if heads % kv_heads or (flat and shape_of(q)[2] != heads * head):
+        raise Unsupported(f"{heads} query heads in {list(shape_of(q))}, {kv_heads} of size {head}")
     dims = Heads(batch, kv_heads, heads // kv_heads, queries, keys, head, value_head)
     scale = node.attr("scale")
     scale = 1 / sqrt(head) if scale is None else scale
@@ -163,6 +193,8 @@ def _mask(ctx: Context, node: Node, dims: Heads, offset: int) -> SSAValue | None
         fill = False if dtype_of_value(mask) == "bool" else float("-inf")
         rank = len(shape_of(mask))
         mask = moves.pad(ctx, mask, [0] * rank, [0] * (rank - 1) + [missing], fill)
+    if mask is not None:
+        _check_mask(shape_of(mask), dims)
     left, right = (_window(node, a) for a in ("left_window_size", "right_window_size"))
     causal = bool(node.attr("is_causal"))
     if not causal and lengths is None and left < 0 and right < 0:
@@ -278,12 +310,15 @@ def _rotary(ctx: Context, node: Node) -> SSAValue:
     if flat:
         heads = node.attr("num_heads")
         x = moves.reshape(ctx, x, [*shape[:2], heads, shape[2] // heads])
+    size = node.attr("rotary_embedding_dim") or shape_of(x)[3]
+    for what, table in (("cosines", cos), ("sines", sin)):
+        expect(what, table, shape[0], shape[1 if flat else 2], size // 2)
     turned = turn(
         ctx,
         x,
         cos,
         sin,
-        size=node.attr("rotary_embedding_dim") or shape_of(x)[3],
+        size=size,
         interleaved=bool(node.attr("interleaved")),
         position_axis=1 if flat else 2,
     )

@@ -12,6 +12,10 @@ ZERO = AxisExpr()
 """Index 0."""
 
 
+class Unsupported(Exception):
+    """A node that can't be lowered, and why (in a few words, without the node's name)."""
+
+
 def total(*exprs: AxisExpr, offset: int = 0) -> AxisExpr:
     """The sum of expressions and a constant."""
     terms: dict[int, int] = {}
@@ -68,8 +72,13 @@ class Domain:
 
 def broadcast(shape: Sequence[int], axes: Map, extents: Sequence[int]) -> Map:
     """How an operand of `shape` is read where the result, of `extents`, is indexed by `axes`
-    (numpy broadcasting: aligned at the end, extent 1 repeated)."""
+    (numpy broadcasting: aligned at the end, extent 1 repeated).
+
+    Raises Unsupported for a shape that can't be broadcast: ONNX's inference does not compare all.
+    """
     lead = len(axes) - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, extents[lead:], strict=True)):
+        raise Unsupported(f"an operand of shape {list(shape)} beside {list(extents)}")
     return tuple(
         ZERO if extent == 1 and extents[lead + j] != 1 else axes[lead + j]
         for j, extent in enumerate(shape)

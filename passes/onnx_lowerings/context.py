@@ -21,14 +21,10 @@ from elk_ir.dialects.types import shape_dtype, tensor_type
 from elk_ir.dialects.weight import WeightAttr
 from elk_ir.numerics.body import dtype_of, evaluate, is_float
 from elk_ir.numerics.scalars import BodyBuilder, Scalar
-from elk_ir.passes.onnx_lowerings.axes import broadcast
+from elk_ir.passes.onnx_lowerings.axes import Unsupported, broadcast
 
 FOLD_ELEMENTS = 1 << 16
 """Constants of up to this many elements are folded when an operation reads nothing else."""
-
-
-class Unsupported(Exception):
-    """A node that can't be lowered, and why (in a few words, without the node's name)."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +89,21 @@ def static_type(type_: Attribute | None) -> tuple[tuple[int, ...], str]:
 def shape_of(value: SSAValue) -> tuple[int, ...]:
     """Shape of a te value."""
     return static_type(value.type)[0]
+
+
+def expect(what: str, value: SSAValue | None, *shape: int) -> None:
+    """Raises Unsupported for an operand, if there is one, that has not the shape that follows from
+    others: ONNX's inference does not compare all of them."""
+    if value is not None and shape_of(value) != shape:
+        raise Unsupported(f"its {what} has shape {list(shape_of(value))}, not {list(shape)}")
+
+
+def positive(node: Node, name: str) -> int:
+    """An attribute that counts something. Raises Unsupported for less than one."""
+    count = node.attr(name)
+    if count < 1:
+        raise Unsupported(f"{name} = {count} is not positive")
+    return count
 
 
 def dtype_of_value(value: SSAValue) -> str:

@@ -18,10 +18,13 @@ from elk_ir.dialects.location import copy_location, node_name
 from elk_ir.errors import ModelError
 from elk_ir.passes.onnx_lowerings import lowerings
 from elk_ir.passes.onnx_lowerings.context import Context, Node, Unsupported
+from elk_ir.passes.onnx_lowerings.misfit import misfit
 
 # Functions whose bodies ask for what te does not have, so that the operator itself is reported.
 _OPAQUE = frozenset({"Bernoulli", "SequenceMap"})
 _DEPTH = 8
+# What a lowering raises for an operation whose types do not fit each other.
+_STUMBLES = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 Watch = Callable[[Operation, str | None], None]
@@ -95,7 +98,14 @@ def lower_node(
         tuple(None if r is None else r.type for r in positional),
         op.attr,
     )
-    lowered = lowering(context, node)
+    try:
+        lowered = lowering(context, node)
+    except _STUMBLES:
+        known = {v: context.known[values[v]] for v in op.operands if values[v] in context.known}
+        reason = misfit(op, known, context.opset) if isinstance(op, OnnxOp) else None
+        if reason is None:
+            raise
+        raise Unsupported(reason) from None
     lowered = (lowered,) if isinstance(lowered, SSAValue) else tuple(lowered)
     results: list[SSAValue] = []
     for i, old in enumerate(positional):

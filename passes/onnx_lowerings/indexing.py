@@ -28,6 +28,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    expect,
     iota,
     lowers,
     made,
@@ -44,12 +45,22 @@ def _gather(ctx: Context, node: Node) -> SSAValue:
     return moves.gather(ctx, data, node.operand(1), axis)
 
 
+def _check_rank(shape: tuple[int, ...], picks: tuple[int, ...]) -> None:
+    """Raises Unsupported for an index of another rank than the data's, which ONNX's inference lets
+    pass."""
+    if len(shape) != len(picks):
+        raise Unsupported(f"an index with {len(picks)} axes for data with {len(shape)}")
+
+
 @lowers("GatherElements")
 def _gather_elements(ctx: Context, node: Node) -> SSAValue:
     """One element of the data for each index, at the index's own position on the other axes."""
     data, index = node.operand(0), node.operand(1)
     shape, picks = shape_of(data), shape_of(index)
+    _check_rank(shape, picks)
     axis = axis_of(node.attr("axis"), len(shape))
+    if any(j != axis and m > n for j, (n, m) in enumerate(zip(shape, picks, strict=True))):
+        raise Unsupported(f"an index of shape {list(picks)} for data of shape {list(shape)}")
     if 0 in picks:
         return ctx.constant(np.zeros(picks, dtype=moves.numpy_type(data)))
     # Where the index is smaller than the data only the front of the data is read.
@@ -85,6 +96,8 @@ def linear_index(ctx: Context, index: SSAValue, extents: Sequence[int]) -> SSAVa
     flattened; each may count from the end."""
     picks = shape_of(index)[:-1]
     width = shape_of(index)[-1]
+    if width == 0 or width != len(extents):
+        raise Unsupported(f"index tuples of {width} numbers for {len(extents)} axes")
     parts = [
         moves.reshape(ctx, moves.slice_axis(ctx, index, len(picks), i, 1), picks)
         for i in range(width)
@@ -115,6 +128,8 @@ _UPDATES = {
 def _scatter(
     ctx: Context, ins: tuple[SSAValue, SSAValue, SSAValue], rows: int, update: str, attr: Attribute
 ) -> SSAValue:
+    if update not in _UPDATES:
+        raise Unsupported(f"reduction {update!r}")
     op = ScatterOp.create(
         operands=list(ins),
         result_types=[ins[0].type],
@@ -132,6 +147,7 @@ def _scatter_nd(ctx: Context, node: Node) -> SSAValue:
     """Slices named by tuples of indices are replaced or combined with updates."""
     data, index, updates = node.operand(0), node.operand(1), node.operand(2)
     shape = shape_of(data)
+    expect("updates", updates, *shape_of(index)[:-1], *shape[shape_of(index)[-1] :])
     if 0 in shape_of(updates) or 0 in shape:
         return data
     width = shape_of(index)[-1]
@@ -153,7 +169,11 @@ def _scatter_elements(ctx: Context, node: Node) -> SSAValue:
     """Single elements are replaced or combined, at the index's own position on the other axes."""
     data, index, updates = node.operand(0), node.operand(1), node.operand(2)
     shape, picks = shape_of(data), shape_of(index)
+    _check_rank(shape, picks)
     axis = axis_of(node.attr("axis"), len(shape))
+    expect("updates", updates, *picks)
+    if any(j != axis and m > n for j, (n, m) in enumerate(zip(shape, picks, strict=True))):
+        raise Unsupported(f"an index of shape {list(picks)} for data of shape {list(shape)}")
     if 0 in picks or 0 in shape:
         return data
     domain = Domain()
@@ -318,6 +338,7 @@ def _reverse_sequence(ctx: Context, node: Node) -> SSAValue:
     time, batch = node.attr("time_axis"), node.attr("batch_axis")
     if sorted((time, batch)) != [0, 1]:
         raise Unsupported(f"time axis {time} and batch axis {batch}")
+    expect("lengths", lengths, shape[batch])
     position = ctx.constant(np.arange(shape[time]).reshape(1, -1))
     index = ctx.map1(
         lambda b, n, t: b.apply("select", b.apply("lt", t, n), n - 1 - t, t),

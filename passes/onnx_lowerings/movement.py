@@ -18,6 +18,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     dtype_of_value,
     iota,
     lowers,
+    positive,
     shape_of,
 )
 
@@ -216,7 +217,9 @@ def _surround(
 def _depth_to_space(ctx: Context, node: Node) -> SSAValue:
     """Blocks of channels spread over pixels."""
     n, c, h, w = shape_of(node.operand(0))
-    s = node.attr("blocksize")
+    s = positive(node, "blocksize")
+    if c % (s * s):
+        raise Unsupported(f"{c} channels for blocks of {s} x {s}")
     inner = c // (s * s)
     domain = Domain()
     dn, dc = domain.add("n", n), domain.add("c", inner)
@@ -243,7 +246,9 @@ def _attr(node: Node, name: str) -> object:
 def _space_to_depth(ctx: Context, node: Node) -> SSAValue:
     """Blocks of pixels stacked into channels."""
     n, c, h, w = shape_of(node.operand(0))
-    s = node.attr("blocksize")
+    s = positive(node, "blocksize")
+    if h % s or w % s:
+        raise Unsupported(f"blocks of {s} x {s} in {h} x {w} pixels")
     domain = Domain()
     dn = domain.add("n", n)
     crd = _attr(node, "mode") == "CRD"

@@ -177,7 +177,11 @@ def _spread(
 
 
 def transpose(ctx: Context, source: SSAValue, perm: Sequence[int]) -> SSAValue:
-    """Axis i of the result is axis `perm[i]` of the source."""
+    """Axis i of the result is axis `perm[i]` of the source. Raises Unsupported for a `perm` that is
+    no permutation of its axes."""
+    if sorted(perm) != list(range(len(shape_of(source)))):
+        axes = len(shape_of(source))
+        raise Unsupported(f"{list(perm)} is no permutation of the {axes} axes of an operand")
     if list(perm) == list(range(len(perm))):
         return source
     shape = shape_of(source)

@@ -20,8 +20,11 @@ from elk_ir.passes.onnx_lowerings.axes import Domain, broadcast, scaled, total
 from elk_ir.passes.onnx_lowerings.context import (
     Context,
     Node,
+    Unsupported,
     dtype_of_value,
+    expect,
     lowers,
+    positive,
     shape_of,
 )
 from elk_ir.passes.onnx_lowerings.movement import axis_of
@@ -149,12 +152,16 @@ def _instance_norm(ctx: Context, node: Node) -> SSAValue:
 @lowers("GroupNormalization")
 def _group_norm(ctx: Context, node: Node) -> SSAValue:
     """Groups of channels, scaled by channel."""
-    return _grouped(ctx, node, node.attr("num_groups"))
+    return _grouped(ctx, node, positive(node, "num_groups"))
 
 
 def _grouped(ctx: Context, node: Node, groups: int) -> SSAValue:
     source, scale, bias = (node.operand(i) for i in range(3))
     n, c, *spatial = shape_of(source)
+    if c % groups:
+        raise Unsupported(f"{c} channels in {groups} groups")
+    expect("scale", scale, c)
+    expect("bias", bias, c)
     inner = c // groups
     domain = Domain()
     dn, dg = domain.add("n", n), domain.add("g", groups)
@@ -180,18 +187,22 @@ def _batch_norm(ctx: Context, node: Node) -> list[SSAValue | None]:
     training mode the statistics are those of the batch, and running ones are results as well."""
     source, scale, bias, mean, variance = (node.operand(i) for i in range(5))
     shape, dtype = shape_of(source), dtype_of_value(source)
+    # The data's axis 1 of (n, c, …); the axis of rank-1 data is its channel.
+    axis = min(1, len(shape) - 1)
+    spread = [shape[axis] if j == axis else 1 for j in range(len(shape))]
+    for what, value in zip(("scale", "bias", "mean", "variance"), node.operands[1:], strict=True):
+        expect(what, value, shape[axis])
     epsilon = node.attr("epsilon")
     wide = accumulator(dtype)
     extra: list[SSAValue | None] = []
     if node.attr("training_mode"):
-        axes = [j for j in range(len(shape)) if j != 1]
+        axes = [j for j in range(len(shape)) if j != axis]
         count = float(prod(shape[j] for j in axes))
         data = ctx.cast(source, wide)
-        channel = [shape[1]]
+        channel = [shape[axis]]
         batch_mean = reduce(
             ctx, data, axes, Combiner.SUM, keepdims=False, after=lambda b, t: t / count
         )
-        spread = [1, shape[1], *[1] * (len(shape) - 2)]
         squares = ctx.map1(
             lambda b, x, m: (x - m) * (x - m), data, moves.reshape(ctx, batch_mean, spread)
         )
@@ -216,9 +227,6 @@ def _batch_norm(ctx: Context, node: Node) -> list[SSAValue | None]:
             )
         mean, variance = batch_mean, batch_variance
     known = [ctx.array(v) for v in (scale, bias, mean, variance)]
-    # The data's axis 1 of (n, c, …); the axis of rank-1 data is its channel.
-    axis = 1 if len(shape) > 1 else 0
-    spread = [shape[axis] if j == axis else 1 for j in range(len(shape))]
     if all(a is not None for a in known):
         s, t, m, v = (np.asarray(a, dtype=np.float64) for a in known if a is not None)
         factor = s / np.sqrt(v + epsilon)
@@ -273,7 +281,8 @@ def _lrn(ctx: Context, node: Node) -> SSAValue:
 
     source = node.operand(0)
     shape, dtype = shape_of(source), dtype_of_value(source)
-    size, alpha, beta, bias = (node.attr(a) for a in ("size", "alpha", "beta", "bias"))
+    size = positive(node, "size")
+    alpha, beta, bias = (node.attr(a) for a in ("alpha", "beta", "bias"))
     wide = accumulator(dtype)
     squares = ctx.map1(lambda b, x: b.cast(x, wide) * b.cast(x, wide), source)
     domain = Domain()

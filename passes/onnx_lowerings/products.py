@@ -155,6 +155,9 @@ def _einsum(ctx: Context, node: Node) -> SSAValue:
     if not arrow:
         every = "".join(letters)
         right = "..." * any(ranks) + "".join(sorted(c for c in set(every) if every.count(c) == 1))
+    for value, term, rank in zip(ins, letters, ranks, strict=True):
+        if rank < 0 or rank + len(term) != len(shape_of(value)):
+            raise Unsupported(f"equation {equation!r} for an operand {list(shape_of(value))}")
     depth = max(ranks)
 
     def labels(term: str, rank: int) -> list[str]:
@@ -166,7 +169,10 @@ def _einsum(ctx: Context, node: Node) -> SSAValue:
     out = labels(right, depth)
     extents: dict[str, int] = {}
     for v, names in zip(ins, named, strict=True):
+        own = dict(zip(names, shape_of(v), strict=True))
         for name, extent in zip(names, shape_of(v), strict=True):
+            if extent != own[name]:
+                raise Unsupported(f"{name} is {extent} and {own[name]} in one operand")
             if extents.get(name, 1) == 1:
                 extents[name] = extent
     domain = Domain()

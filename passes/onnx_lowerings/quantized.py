@@ -20,6 +20,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    expect,
     lowers,
     shape_of,
 )
@@ -77,13 +78,16 @@ def _by_scale(ctx: Context, node: Node, fn: Fn) -> SSAValue:
     x, scale, zero = node.operand(0), node.operand(1), node.get(2)
     ins = [x, scale] if zero is None else [x, scale, zero]
     shape, grain = shape_of(x), shape_of(scale)
+    expect("zero point", zero, *grain)
     block = _optional(node, "block_size")
     if prod(grain) == 1:
         return ctx.map1(fn, x, *(_flat(ctx, v) for v in ins[1:]), shape=shape)
     axis = axis_of(node.attr("axis"), len(shape))
     if not block:
+        expect("scale", scale, shape[axis])
         index = identity_map(len(shape))
         return ctx.map1(fn, *ins, shape=shape, maps=[index, *[(index[axis],)] * (len(ins) - 1)])
+    expect("scale", scale, *shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
     if shape[axis] % block:
         # The last block is cut off, which no affine index says: spread scales over the elements.
         spread = [_spread(ctx, v, axis, block, shape[axis]) for v in ins[1:]]

@@ -100,6 +100,9 @@ _TAKES_BETA = frozenset({"affine", "scaledtanh", "hardsigmoid"})
 def cell_of(node: Node, gates: int, defaults: Names, hidden: int | None = None) -> Cell:
     """What a node says; `hidden` where it is not the last axis of R. Raises Unsupported."""
     batch_first = bool(_optional(node, "layout"))
+    for position in (0, 2) if hidden is None else (0,):
+        if len(shape_of(node.operand(position))) != 3:
+            raise Unsupported(f"operand {position} has not 3 axes")
     first, second, inputs = shape_of(node.operand(0))
     steps, batch = (second, first) if batch_first else (first, second)
     hidden = shape_of(node.operand(2))[2] if hidden is None else hidden
@@ -215,7 +218,28 @@ class Direction:
     given: SSAValue
 
 
+def _check_shapes(node: Node, cell: Cell) -> None:
+    """Raises Unsupported for operands that do not fit the data: ONNX's inference lets them pass."""
+    count, hidden, size = len(cell.reverse), cell.hidden, cell.gates * cell.hidden
+    batch = (cell.batch, count) if cell.batch_first else (count, cell.batch)
+    expected = {
+        1: (count, size, cell.inputs),
+        2: (count, size, hidden),
+        3: (count, 2 * size),
+        4: (cell.batch,),
+        5: (*batch, hidden),
+        6: (*batch, hidden),
+        7: (count, 3 * hidden),
+    }
+    for position, shape in expected.items():
+        given = node.get(position)
+        if given is not None and shape_of(given) != shape:
+            found = list(shape_of(given))
+            raise Unsupported(f"operand {position} has shape {found} instead of {list(shape)}")
+
+
 def _direction(ctx: Context, node: Node, cell: Cell, index: int, x: SSAValue) -> Direction:
+    _check_shapes(node, cell)
     w, r, bias = (part_of(ctx, node.get(i), index) for i in (1, 2, 3))
     assert w is not None and r is not None
     size = cell.gates * cell.hidden

@@ -27,7 +27,9 @@ from elk_ir.passes.onnx_lowerings.context import (
     Unsupported,
     dtype_of_value,
     epilogue,
+    expect,
     lowers,
+    positive,
     shape_of,
 )
 from elk_ir.passes.onnx_lowerings.indexing import arg_reduce
@@ -64,11 +66,19 @@ class Window:
 def window_of(
     node: Node, spatial: Sequence[int], kernel: Sequence[int], target: Sequence[int]
 ) -> Window:
-    """The window attributes of a convolution or pooling over `spatial` that yields `target`."""
+    """The window attributes of a convolution or pooling over `spatial` that yields `target`.
+
+    Raises Unsupported for other numbers of spatial axes in the kernel, the result or attributes.
+    """
     rank = len(spatial)
     strides = tuple(node.attr("strides") or (1,) * rank)
     dilations = tuple(node.attr("dilations") or (1,) * rank)
     pads: list[int] = list(node.attr("pads") or (0,) * 2 * rank)
+    if {len(kernel), len(target), len(strides), len(dilations), len(pads) / 2} != {rank}:
+        raise Unsupported(
+            f"{rank} spatial axes with a kernel of {len(kernel)}, a result of {len(target)},"
+            f" {len(strides)} strides, {len(dilations)} dilations and {len(pads)} pads"
+        )
     before: list[int] = list(pads[:rank])
     after: list[int] = list(pads[rank:])
     auto = node.attr("auto_pad")
@@ -123,7 +133,9 @@ def convolve(
 ) -> SSAValue:
     """The convolution that the attributes of `node` describe, of `x` with `w`."""
     shape, weights, target = shape_of(x), shape_of(w), node.shape()
-    groups = node.attr("group")
+    groups = positive(node, "group")
+    expect("filter", w, weights[0] // groups * groups, shape[1] // groups, *_kernel(node, weights))
+    expect("bias", bias, weights[0])
     window = checked_window(node, shape[2:], weights[2:], target[2:])
     domain = Domain()
     n = domain.add("n", target[0])
@@ -136,6 +148,11 @@ def convolve(
     extra = [] if bias is None else [(bias, (out_channel,))]
     result = (target, dtype, (n, out_channel, *outputs))
     return contract(ctx, domain, factors, result, _add_bias if extra else None, extra)
+
+
+def _kernel(node: Node, weights: Sequence[int]) -> Sequence[int]:
+    """The spatial extents of a filter, as the attribute says them if it is there."""
+    return tuple(node.attr("kernel_shape") or weights[2:])
 
 
 def _channels(
@@ -164,8 +181,10 @@ def _conv_transpose(ctx: Context, node: Node) -> SSAValue:
     """
     x, w, bias = node.operand(0), node.operand(1), node.get(2)
     shape, weights, target = shape_of(x), shape_of(w), node.shape()
-    groups, spatial = node.attr("group"), shape[2:]
+    groups, spatial = positive(node, "group"), shape[2:]
     rank = len(spatial)
+    expect("filter", w, shape[1] // groups * groups, weights[1], *_kernel(node, weights))
+    expect("bias", bias, weights[1] * groups)
     before = _transposed_padding(node, spatial, weights[2:], target[2:])
     window = window_of(node, spatial, weights[2:], target[2:])
     domain = Domain()
@@ -378,7 +397,7 @@ def _lp_pool(ctx: Context, node: Node) -> SSAValue:
     x = node.operand(0)
     spatial, target = shape_of(x)[2:], node.shape()
     window = pooling_window(node, spatial, target[2:])
-    before, after = _norm(node.attr("p"), dtype_of_value(x))
+    before, after = _norm(positive(node, "p"), dtype_of_value(x))
     return _pool(ctx, ctx.map1(before, x), window, (target, node.dtype()), Combiner.SUM, after)
 
 
@@ -408,5 +427,5 @@ def _global_pool(ctx: Context, node: Node) -> SSAValue:
     if node.op_type == "GlobalAveragePool":
         count = float(prod(shape[2:]))
         return reduce(ctx, x, axes, Combiner.SUM, after=lambda b, t: t / count)
-    before, after = _norm(node.attr("p"), dtype_of_value(x))
+    before, after = _norm(positive(node, "p"), dtype_of_value(x))
     return reduce(ctx, ctx.map1(before, x), axes, Combiner.SUM, dtype=node.dtype(), after=after)

@@ -259,7 +259,7 @@ class Interpreter:
             else:
                 try:
                     self._HANDLERS[type(op)](self, op)
-                except TrapError as error:
+                except ElkError as error:
                     if error.hint is None:
                         error.hint = f"at {op.name} of node {node_name(op)}"
                     raise
@@ -334,11 +334,10 @@ class Interpreter:
     def _rows(self, count: int, name: str) -> np.ndarray:
         """The rows, of `count`, that a tensor of indices names now."""
         index = self.hbm[name][0]
-        rows = np.where(index < 0, index + count, index)
-        wrong = rows[(rows < 0) | (rows >= count)]
+        wrong = index[(index < -count) | (index >= count)]
         if wrong.size:
             raise TrapError(f"@{name} asks for row {wrong[0]}, outside of 0..{count - 1}")
-        return rows
+        return np.where(index < 0, index + count, index)
 
     def _land(self, variable: Variable, tensor: np.ndarray, limit: tuple[int, int] | None) -> None:
         layout = variable.layout
