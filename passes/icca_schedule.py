@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from elk_ir.errors import CapacityError
+from elk_ir.memory.lifetimes import Problem
 from elk_ir.memory.offsets import allocate
 from elk_ir.passes.icca_fit import ChipChanges, fits_bare, set_smallest_plans
 from elk_ir.passes.icca_liveness import liveness
@@ -63,92 +64,144 @@ def schedule_module(
     tables: Tables | None = None,
     retries: bool = False,
     bare_fits: bool = False,
-    ask: bool = True,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
-    What tensors that live across operators take is found by allocating, and charged in another
-    round. If then there is room but are no addresses, schedules of loops are first asked to have
-    some in the scheduler's own model (`elk_ir.schedule.pack`), with a margin that grows with what
-    the allocator still lacks; where that leads nowhere (or with `ask` off), bytes are held back
-    from every operator. Those rounds overshoot, and less held back is not always faster or harder
-    to place, so a policy that `retries` then tries amounts between the last two; it also holds
-    bytes back where asking has led to addresses, and the faster schedule is kept. The module
-    records the bytes held back as `icca.schedule_slack_bytes`. bare_fits: see `Scheduling`; some
-    amount then leads to addresses. Raises CapacityError.
+    retries: try the ways to addresses that `_Rounds` has, and keep the fastest schedule. The module
+    records the bytes held back as `icca.schedule_slack_bytes`, and those that are held back outside
+    of loops only as `icca.schedule_outside_slack_bytes`. bare_fits: see `Scheduling`; some amount
+    then leads to addresses. Raises CapacityError.
     """
-    capacity = chip_of(module).usable_sram_per_core_bytes
-    tables = tables or tables_of(module)
-    count = sum(1 for _ in executes(program_of(module)))
-    resident, slack, before = [0] * count, 0, 0
-    margins = _Margins(capacity)
+    rounds = _Rounds(module, policy, keep_plans, tables or tables_of(module), retries, bare_fits)
+    best = first = rounds.run(ask=True, around=True)
+    if retries and not first.separate:
+        ways: list[tuple[bool, bool]] = []
+        if first.addresses_bytes is not None:
+            ways.append((False, True))
+        if first.outside_bytes:
+            ways.append((True, False))
+        while ways:
+            ask, around = ways.pop()
+            with suppress(CapacityError):
+                other = rounds.run(ask=ask, around=around)
+                if other.outside_bytes and not ask:
+                    ways.append((False, False))
+                if other.time_s < best.time_s:
+                    best = other
+    _replace_body(module, best.module)
+    if not best.separate:
+        module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(best.slack_bytes, i64)
+    if best.outside_bytes:
+        held = IntegerAttr(best.outside_bytes, i64)
+        module.attributes["icca.schedule_outside_slack_bytes"] = held
+    return best
 
-    def scheduled(slack: int) -> Scheduling:
+
+@dataclass
+class _Rounds:
+    """Schedules of a module, made again with what the last one has taught until addresses exist.
+
+    What tensors that live across operators take is found by allocating, and charged in another
+    round. If then there is room but are no addresses, there are three ways. If loops have some, and
+    only what is around them has none beside what they carry, bytes are held back outside of loops
+    (`around`). Schedules of loops may be asked to have some in the scheduler's own model
+    (`elk_ir.schedule.pack`), with a margin that grows with what the allocator still lacks (`ask`).
+    Where that leads nowhere, bytes are held back from every operator. What is held back
+    overshoots, and less of it is not always faster or harder to place, so with `retries` amounts
+    between the last two are tried.
+    """
+
+    module: ModuleOp
+    policy: Policy
+    keep_plans: bool
+    tables: Tables
+    retries: bool
+    bare_fits: bool
+
+    def __post_init__(self) -> None:
+        self.capacity = chip_of(self.module).usable_sram_per_core_bytes
+        self.count = sum(1 for _ in executes(program_of(self.module)))
+
+    def scheduled(self, resident: Sequence[int], held: _Held) -> Scheduling:
+        """One schedule."""
         made = Scheduling(
-            module.clone(),
-            policy,
-            keep_plans,
+            self.module.clone(),
+            self.policy,
+            self.keep_plans,
             resident,
-            slack,
-            tables,
-            bare_fits,
-            margins.addresses_bytes,
+            held.slack,
+            self.tables,
+            self.bare_fits,
+            held.addresses,
+            held.outside,
         )
         made.run()
         return made
 
-    for round_ in range(ROUNDS):
-        scheduling = scheduled(slack)
-        attempt = scheduling.module
-        if scheduling.separate:
-            # A reference machine, whose programs are timed but have no addresses.
-            _replace_body(module, attempt)
-            return scheduling
-        live = liveness(attempt)
-        allocation = allocate(
-            live.problem, time_budget_s=ALLOCATION_S, require_fit=round_ + 1 == ROUNDS
-        )
-        if allocation.height_bytes <= capacity:
-            tries = max(1, min(RETRIES, RETRIED_EXECUTES // max(1, count)))
-            for part in range(1, tries + 1) if retries and slack > WORTH * capacity else ():
-                less = before + (slack - before) * part // (tries + 1) // 8 * 8
-                try:
-                    other = scheduled(less)
-                except CapacityError:
-                    continue
-                if other.time_s < scheduling.time_s and _has_addresses(other.module, capacity):
-                    scheduling = other
-            if retries and margins.addresses_bytes is not None:
-                rest = module.clone()
-                with suppress(CapacityError):
-                    other = schedule_module(
-                        rest,
-                        policy,
-                        keep_plans=keep_plans,
-                        tables=tables,
-                        retries=True,
-                        bare_fits=bare_fits,
-                        ask=False,
-                    )
-                    if other.time_s < scheduling.time_s:
-                        _replace_body(module, rest)
-                        module.attributes |= rest.attributes
-                        return other
-            _replace_body(module, scheduling.module)
-            held = IntegerAttr(scheduling.slack_bytes, i64)
-            module.attributes["icca.schedule_slack_bytes"] = held
-            return scheduling
-        found = resident_bytes(live, scheduling, count)
-        # A few bytes too many each time would use up the rounds.
-        late = max(0, round_ - ROUNDS // 2)
-        known = [max(a, b) for a, b in zip(resident, found, strict=True)]
-        # The live bytes fit, their addresses do not.
-        excess = allocation.height_bytes - capacity
-        if known == resident and not (ask and margins.grows(excess, scheduling)):
-            before = slack
-            slack += max(8, excess, late * capacity // ROUNDS)
-        resident = known
-    raise AssertionError("the last round requires a fit")
+    def run(self, *, ask: bool, around: bool) -> Scheduling:
+        """A schedule with addresses. Raises CapacityError."""
+        resident = [0] * self.count
+        held = before = _Held()
+        margins = _Margins(self.capacity)
+        for round_ in range(ROUNDS):
+            scheduling = self.scheduled(resident, held)
+            if scheduling.separate:
+                # A reference machine, whose programs are timed but have no addresses.
+                return scheduling
+            live = liveness(scheduling.module)
+            last = round_ + 1 == ROUNDS
+            found = allocate(live.problem, time_budget_s=ALLOCATION_S, require_fit=last)
+            excess = found.height_bytes - self.capacity
+            if excess <= 0:
+                return self.retried(scheduling, resident, before, held)
+            needed = resident_bytes(live, scheduling, self.count)
+            known = [max(a, b) for a, b in zip(resident, needed, strict=True)]
+            if known == resident:
+                # The live bytes fit, their addresses do not. A few bytes too many each time would
+                # use up the rounds.
+                late = max(0, round_ - ROUNDS // 2)
+                step = max(8, excess, late * self.capacity // ROUNDS)
+                before = held
+                if around and _loops_fit(live.problem):
+                    held = replace(held, outside=held.outside + step)
+                elif ask and margins.grows(excess, scheduling):
+                    held = replace(held, addresses=margins.addresses_bytes)
+                else:
+                    held = replace(held, addresses=None, slack=held.slack + step)
+            resident = known
+        raise AssertionError("the last round requires a fit")
+
+    def retried(
+        self, best: Scheduling, resident: Sequence[int], before: _Held, held: _Held
+    ) -> Scheduling:
+        """The fastest schedule with addresses of those with amounts between the last two."""
+        steps = held.slack - before.slack, held.outside - before.outside
+        if not self.retries or max(steps) <= 0 or max(held.slack, held.outside) <= self.worth:
+            return best
+        tries = max(1, min(RETRIES, RETRIED_EXECUTES // max(1, self.count)))
+        for part in range(1, tries + 1):
+            slack, outside = (step * part // (tries + 1) // 8 * 8 for step in steps)
+            less = replace(held, slack=before.slack + slack, outside=before.outside + outside)
+            with suppress(CapacityError):
+                other = self.scheduled(resident, less)
+                if other.time_s < best.time_s and _has_addresses(other.module, self.capacity):
+                    best = other
+        return best
+
+    @property
+    def worth(self) -> float:
+        """Bytes from which on less is tried."""
+        return WORTH * self.capacity
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a round holds back: bytes of every operator and outside of loops, and within how many
+    bytes loops are asked to have addresses."""
+
+    slack: int = 0
+    outside: int = 0
+    addresses: int | None = None
 
 
 @dataclass
@@ -172,6 +225,23 @@ class _Margins:
             self.addresses_bytes -= max(8, excess_bytes)
         self.tries += 1
         return True
+
+
+def _loops_fit(problem: Problem) -> bool:
+    """Whether what lives in loops has addresses, if it were not for the rest of the program."""
+    within = [
+        b
+        for b in problem.buffers
+        if any(
+            start < loop.end and loop.start < end
+            for start, end in problem.intervals(b)
+            for loop in problem.loops
+        )
+    ]
+    if len(within) in (0, len(problem.buffers)):
+        return False
+    part = replace(problem, buffers=tuple(within))
+    return allocate(part, time_budget_s=ALLOCATION_S).height_bytes <= problem.capacity_bytes
 
 
 def _has_addresses(module: ModuleOp, capacity_bytes: int) -> bool:

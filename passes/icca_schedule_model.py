@@ -172,7 +172,8 @@ class Scheduling:
     """One attempt to schedule a module with a policy.
 
     keep: executes keep the plans they have. resident_bytes: by the number of an execute in the
-    program as it was given, what other tensors take while it runs. slack_bytes: held back.
+    program as it was given, what other tensors take while it runs. slack_bytes: held back, and
+    outside_bytes more of them outside of loops.
     bare_fits: its plans have addresses with nothing ahead and stores where they are.
     addresses_bytes: within these, preloads of loops must find addresses (None: not looked at).
     """
@@ -185,6 +186,7 @@ class Scheduling:
     tables: Tables
     bare_fits: bool = False
     addresses_bytes: int | None = None
+    outside_bytes: int = 0
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
@@ -320,10 +322,11 @@ class Scheduling:
             taken += self.held(run, execute)
         least = int(table.execute_bytes.min()) if len(table) else 0
         spare = self.tables.chip.usable_sram_per_core_bytes - taken - least
+        slack = self.slack_bytes + (self.outside_bytes if run.body_of is None else 0)
         if self.bare_fits:
             # What others take is the most of all phases, and may be less when most is needed.
-            return max(0, taken + min(self.slack_bytes, spare))
-        return taken + max(0, min(self.slack_bytes, spare))
+            return max(0, taken + min(slack, spare))
+        return taken + max(0, min(slack, spare))
 
     @staticmethod
     def held(run: Run, execute: ExecuteOp) -> int:

@@ -98,22 +98,35 @@ def test_branches_of_different_numbers() -> None:
     refused(graph([node], inputs, [value("y", 4)]), message)
 
 
-@pytest.mark.parametrize("table", [True, False])
-def test_constant_index_out_of_range(table: bool) -> None:
+def test_constant_index_out_of_range() -> None:
     """Of constants the elements were fetched at once: an IndexError."""
-    weights = {"i": np.asarray(7)}
-    inputs = [] if table else [value("t", 4)]
-    if table:
-        weights["t"] = np.ones(4, np.float32)
+    weights = {"i": np.asarray(7), "t": np.ones(4, np.float32)}
     nodes = [helper.make_node("Gather", ["t", "i"], ["g"]), helper.make_node("Add", "xg", ["y"])]
     model = helper.make_model(
-        graph(nodes, [value("x", 4), *inputs], [value("y", 4)], weights), opset_imports=OPSETS
+        graph(nodes, [value("x", 4)], [value("y", 4)], weights), opset_imports=OPSETS
     )
     chip = load_chip("test-16")
     module, source = import_source(model, chip)
     front, _ = split_at(pipeline(chip, policy="basic", source="onnx"), "convert-te-to-icca")
     with pytest.raises(ElkError, match="index 7 of 4 elements"):
         run_passes(context(), module, front, model=source.name)
+
+
+@pytest.mark.parametrize("rows", [7, [0, 7]])
+def test_constant_row_of_a_table_that_is_not_there(rows: object) -> None:
+    """A position behind the table of positions (OPT with more than 2,048 tokens): how long it would
+    take can be asked, and the run is an error."""
+    nodes = [helper.make_node("Gather", ["t", "i"], ["g"]), helper.make_node("Add", "xg", ["y"])]
+    weights = {"i": np.asarray(rows)}
+    model = helper.make_model(
+        graph(nodes, [value("x", 2, 4), value("t", 4, 4)], [value("y", 2, 4)], weights),
+        opset_imports=OPSETS,
+        ir_version=10,
+    )
+    program = elk_ir.compile(model, chip="test-16", policy="basic")
+    assert program.report["time_s"] > 0
+    with pytest.raises(ElkError, match=r"row 7, outside of 0\.\.3"):
+        program.run({"x": np.ones((2, 4), np.float32), "t": np.ones((4, 4), np.float32)})
 
 
 def test_version_that_cannot_be_lifted() -> None:

@@ -356,6 +356,17 @@ def test_a_preload_is_issued_later_where_addresses_are_missing() -> None:
     assert addressed(replace(program, addresses_bytes=30), THREE_ARCS) is None
 
 
+def test_a_plan_moves_down_where_addresses_are_missing() -> None:
+    """Issuing any preload later costs 3 s, and another plan for one of them a tenth of one."""
+    rules = replace(FREE, capacity_bytes=100)
+    small = table([1.0, 1.1], [40, 20], [40, 20], 1.0)
+    ops = (Op("a", small), *(op(name, 1.0, 40, 1.0) for name in "bc"))
+    program = Program(ops, rules, periodic=True, addresses_bytes=100)
+    found = addressed(program, THREE_ARCS)
+    assert found is not None and overflow_bytes(program, found) == 0
+    assert found.choice == (1, 0, 0) and found.issue == THREE_ARCS.issue
+
+
 def test_the_search_finds_addresses_where_they_are_asked_for() -> None:
     bare = search(ring_of_three(None), [THREE_ARCS], steps=200)
     asked = search(ring_of_three(100), [THREE_ARCS], steps=200)

@@ -267,6 +267,7 @@ def _fields(
 
     attributes = module.attributes
     slack = attributes.get("icca.schedule_slack_bytes")
+    outside = attributes.get("icca.schedule_outside_slack_bytes")
     peak = attributes.get("icca.sram_peak_bytes")
     fields: dict[str, Any] = {
         "policy": name,
@@ -285,6 +286,7 @@ def _fields(
         "sram_peak_bytes": getattr(getattr(peak, "value", None), "data", result.sram_peak_bytes),
         "sram_capacity_bytes": result.sram_capacity_bytes,
         "held_back_bytes": getattr(getattr(slack, "value", None), "data", 0),
+        "held_back_outside_bytes": getattr(getattr(outside, "value", None), "data", 0),
     }
     loops = [o for o in program_of(prepared.module).walk() if isinstance(o, RepeatOp)]
     layers = max((o.count.value.data for o in loops), default=0)

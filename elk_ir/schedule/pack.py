@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from elk_ir.schedule.allocate import Fronts, Weights, next_execution, next_state
 from elk_ir.schedule.model import (
     Program,
     Schedule,
     evaluate,
     excess_bytes,
     last_place,
+    occupied,
     settled,
 )
 
@@ -95,21 +97,29 @@ def _first_fit(order: Sequence[Arc]) -> int:
 
 
 def addressed(program: Program, schedule: Schedule) -> Schedule | None:
-    """`schedule` with preloads issued later, one at a time, until addresses are found: the one that
-    frees most bytes a second that it costs. None if `STEPS` of them, or the latest places, do not
-    suffice."""
-    over = overflow_bytes(program, schedule)
-    time = evaluate(program, schedule).time_s if over else 0.0
-    heavy = _heavy(program, schedule) if over else []
+    """`schedule` changed step by step until addresses are found, by issuing preloads later alone or
+    by moving plans down their fronts as well, whichever ends up faster. None if neither leads to
+    addresses."""
+    if overflow_bytes(program, schedule) == 0:
+        found = [schedule]
+    else:
+        fronts = Fronts.of(program, Weights())
+        found = [_stepped(program, fronts, schedule, plans) for plans in (False, True)]
+    capacity = program.rules.capacity_bytes
+    fine = [s for s in found if s is not None and excess_bytes(program, s, capacity) <= 0]
+    return min(fine, key=lambda s: evaluate(program, s).time_s, default=None)
+
+
+def _stepped(program: Program, fronts: Fronts, schedule: Schedule, plans: bool) -> Schedule | None:
+    """The steps that free most bytes for each second that they add, until there are addresses. None
+    if `STEPS` of them, or the latest places and smallest plans, do not suffice."""
+    over, time = overflow_bytes(program, schedule), evaluate(program, schedule).time_s
     for _ in range(STEPS):
-        if over == 0:
-            break
         best: tuple[float, int, float, Schedule] | None = None
-        for j in heavy:
-            if schedule.issue[j] >= last_place(program, j):
-                continue
-            trial = delayed(program, schedule, j)
+        for trial, later in _steps(program, fronts, schedule, plans):
             left = overflow_bytes(program, trial)
+            if left >= over and not later:
+                continue
             took = evaluate(program, trial).time_s
             gain = (over - left) / max(took - time, 1e-4 * time)
             if left >= over:
@@ -119,8 +129,31 @@ def addressed(program: Program, schedule: Schedule) -> Schedule | None:
         if best is None:
             return None
         _, over, time, schedule = best
-    fits = excess_bytes(program, schedule, program.rules.capacity_bytes) <= 0
-    return schedule if over == 0 and fits else None
+        if over == 0:
+            return schedule
+    return None
+
+
+def _steps(
+    program: Program, fronts: Fronts, schedule: Schedule, plans: bool
+) -> Iterator[tuple[Schedule, bool]]:
+    """Schedules one step away that may need fewer addresses, and whether a preload is later."""
+    used = occupied(program, schedule)
+    heavy = set(_heavy(program, schedule))
+    for j, c in enumerate(schedule.choice):
+        if j in heavy and schedule.issue[j] < last_place(program, j):
+            yield delayed(program, schedule, j), True
+        if not plans:
+            continue
+        steps = [next_execution(program, fronts, j, c)]
+        if j in heavy:
+            table = program.ops[j].table
+            room = program.rules.capacity_bytes - used[j] + int(table.execute_bytes[c])
+            steps.append(next_state(program, fronts, j, c, max(room, 0)))
+        for step in dict.fromkeys(steps):
+            if step is not None:
+                choice = (*schedule.choice[:j], step, *schedule.choice[j + 1 :])
+                yield replace(schedule, choice=choice), False
 
 
 def _heavy(program: Program, schedule: Schedule) -> list[int]:

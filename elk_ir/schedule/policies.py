@@ -96,12 +96,17 @@ def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> lis
 
 def _searched(program: Program, energy: bool, effort: Effort, solved: Solved) -> Schedule:
     """The search, starting from what all other policies find."""
+    key = ("search", energy, effort, program.key, program.repeats, program.addresses_bytes)
+    if key in solved:
+        return solved[key][0]
     found = [s for name in _ELK for s in _all(name, program, energy, solved)]
     size = max(1, len(program.ops))
     # What runs once or twice is worth less than what runs in every one of many layers.
     share = min(REPEATS, max(2, program.repeats)) if program.periodic else 2
     steps = effort.steps * 16 // max(16, size) * share // REPEATS
-    return search(program, found, steps=max(50, steps), seed=effort.seed, energy=energy)
+    best = search(program, found, steps=max(50, steps), seed=effort.seed, energy=energy)
+    solved[key] = [best]
+    return best
 
 
 def reorder(program: Program) -> Schedule:
