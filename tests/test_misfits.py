@@ -127,6 +127,25 @@ def test_wrong_types_of_every_operator() -> None:
     assert check(firsts(), 3) > 300
 
 
+MISFIT = re.compile(
+    r"has shape|of shape|not positive|fit|instead of|axes|tuples|beside|permutation"
+)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_node_test_is_refused_for_its_shapes(part: int) -> None:
+    count = 0
+    for case in node_cases()[part::2]:
+        try:
+            module = import_model(model_of(case).SerializeToString(), name=case.name)
+        except ElkError:
+            continue
+        message = lowered(module)
+        count += not message
+        assert not MISFIT.search(message), f"{case.name}: {message}"
+    assert count > 500
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_wrong_types_of_all_node_tests(part: int) -> None:

@@ -78,10 +78,10 @@ def _by_scale(ctx: Context, node: Node, fn: Fn) -> SSAValue:
     x, scale, zero = node.operand(0), node.operand(1), node.get(2)
     ins = [x, scale] if zero is None else [x, scale, zero]
     shape, grain = shape_of(x), shape_of(scale)
-    expect("zero point", zero, *grain)
     block = _optional(node, "block_size")
-    if prod(grain) == 1:
+    if all(prod(shape_of(v)) == 1 for v in ins[1:]):
         return ctx.map1(fn, x, *(_flat(ctx, v) for v in ins[1:]), shape=shape)
+    expect("zero point", zero, *grain)
     axis = axis_of(node.attr("axis"), len(shape))
     if not block:
         expect("scale", scale, shape[axis])
