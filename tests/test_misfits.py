@@ -128,7 +128,7 @@ def test_wrong_types_of_every_operator() -> None:
 
 
 MISFIT = re.compile(
-    r"has shape|of shape|not positive|fit|instead of|axes|tuples|beside|permutation"
+    r"(has|of) shape \[|not positive|not fit|instead of|tuples of|beside \[|have \d, \d and"
 )
 
 
