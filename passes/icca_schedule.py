@@ -73,7 +73,10 @@ def schedule_module(
     then leads to addresses. Raises CapacityError.
     """
     rounds = _Rounds(module, policy, keep_plans, tables or tables_of(module), retries, bare_fits)
-    best = first = rounds.run(ask=True, around=True)
+    try:
+        best = first = rounds.run(ask=True, around=True)
+    except CapacityError:
+        best = first = rounds.run(ask=True, around=False)
     if retries and not first.separate:
         ways: list[tuple[bool, bool]] = []
         if first.addresses_bytes is not None:
@@ -106,9 +109,9 @@ class _Rounds:
     only what is around them has none beside what they carry, bytes are held back outside of loops
     (`around`). Schedules of loops may be asked to have some in the scheduler's own model
     (`elk_ir.schedule.pack`), with a margin that grows with what the allocator still lacks (`ask`).
-    Where that leads nowhere, bytes are held back from every operator. What is held back
-    overshoots, and less of it is not always faster or harder to place, so with `retries` amounts
-    between the last two are tried.
+    Where that leads nowhere, bytes are held back from every operator. What is held back overshoots,
+    and less of it is not always faster or harder to place, so with `retries` amounts between the
+    last two are tried.
     """
 
     module: ModuleOp

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -349,8 +350,8 @@ def _extents(text: str) -> list[int]:
     return [int(n) for n in text.split("x")]
 
 
-def _attributes(words: Sequence[str]) -> dict[str, object]:
-    found: dict[str, object] = {}
+def _attributes(words: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if equals:

@@ -18,6 +18,7 @@ from elk_ir.compiler import run_passes as run_passes_on
 from elk_ir.dialects.chip import ChipAttr
 from elk_ir.dialects.icca.attrs import HandleType
 from elk_ir.dialects.icca.ops import PreloadOp, RepeatOp
+from elk_ir.errors import CapacityError
 from elk_ir.memory.lifetimes import Problem
 from elk_ir.memory.offsets import Allocation
 from elk_ir.numerics.compare import compare_outputs
@@ -183,6 +184,19 @@ def test_what_is_around_loops_gives_way_first(monkeypatch: pytest.MonkeyPatch) -
     assert slack == IntegerAttr(held.outside_bytes, i64)
     bodies = [[s for p, s in each.schedules if p.periodic] for each in (free, held)]
     assert bodies[0] == bodies[1]
+
+
+def test_everything_gives_way_where_that_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = icca_schedule._Rounds.run
+
+    def refusing(self: Any, *, ask: bool, around: bool) -> Any:
+        if around:
+            raise CapacityError(operator="up", needed_bytes=2, available_bytes=1, largest=())
+        return run(self, ask=ask, around=around)
+
+    monkeypatch.setattr(icca_schedule._Rounds, "run", refusing)
+    module = run_passes(parse(layers()), "convert-te-to-icca{chip=test-16}")
+    assert schedule_module(module, policy("elk-dyn"), keep_plans=False).outside_bytes == 0
 
 
 def test_the_same_input_gives_the_same_program() -> None:
