@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
+from test_misfits import other_shapes
 
 from elk_ir.backend import prepare
 from elk_ir.compiler import context, run_passes
@@ -121,6 +124,7 @@ CASES = [
     Case("Gelu", [f(3, 8)]),
     Case("QuickGelu", [f(3, 8)], {"alpha": 1.5}),
     Case("FusedMatMul", [f(2, 3, 4), f(2, 4, 5)], {"alpha": 0.5}),
+    Case("FusedMatMul", [f(1, 3, 4), f(2, 4, 5)], label="broadcast"),
     Case("FusedMatMul", [f(2, 4, 3), f(5, 4)], {"transA": 1, "transB": 1}, label="transposed"),
     Case("SimplifiedLayerNormalization", [f(2, 3, 8), f(8)], {"epsilon": 1e-5}, domain=""),
     Case("SkipSimplifiedLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8)], {"epsilon": 1e-5}),
@@ -301,15 +305,7 @@ def agree(case: Case, got: np.ndarray, wanted: np.ndarray) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowering(case: Case) -> None:
     """The numbers of onnxruntime, from the te level."""
-    model, feed = model_of(case)
-    data = model.SerializeToString()
-    module = import_model(data, name="model.onnx")
-    run_passes(context(), module, [ConvertOnnxToTePass()], model="model.onnx")
-    got = evaluate_te(
-        module,
-        feed,
-        load_weight=lambda a: load_weight(a.to_ref(), ".", buffers={"model.onnx": data}),
-    )
+    model, feed, got = numbers_of(case)
     for name, wanted in expected(model, feed).items():
         agree(case, got[name], wanted)
 
@@ -346,3 +342,146 @@ def test_refused(case: Case, message: str) -> None:
     with pytest.raises(ElkError, match=message) as raised:
         prepare(model, "ELK:test-16", host=False).run(feed)
     assert "the node" in str(raised.value)
+
+
+# ---------------------------------------------------------------------- what does not fit
+
+
+def changed(case: Case, number: int, trials: int) -> Iterator[Case]:
+    """The case with the shape of one operand changed, or one of its numbers."""
+    found = [
+        replace(case, inputs=[*case.inputs[:i], resized(x, shape), *case.inputs[i + 1 :]])
+        for i, x in enumerate(case.inputs)
+        if x is not None
+        for shape in other_shapes(x.shape)
+        if min(shape, default=1) > 0
+    ]
+    for name, value in case.attributes.items():
+        others = (-1, 0, 3, 100) if isinstance(value, int) else ()
+        found += [replace(case, attributes={**case.attributes, name: n}) for n in others]
+    random.Random(number).shuffle(found)
+    yield from found[:trials]
+
+
+def resized(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The elements, again and again, in another shape."""
+    return np.resize(array.reshape(-1), tuple(shape)).astype(array.dtype)
+
+
+def numbers_of(case: Case) -> tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The model, its inputs and what te makes of them."""
+    model, feed = model_of(case)
+    data = model.SerializeToString()
+    module = import_model(data, name="model.onnx")
+    run_passes(context(), module, [ConvertOnnxToTePass()], model="model.onnx")
+    given = {"model.onnx": data}
+    got = evaluate_te(
+        module, feed, load_weight=lambda a: load_weight(a.to_ref(), ".", buffers=given)
+    )
+    return model, feed, got
+
+
+def check_changed(cases: Sequence[Case], trials: int) -> int:
+    """Each change is refused with a message, or the numbers are onnxruntime's if it takes it; how
+    many were not refused."""
+    accepted = 0
+    for number, case in enumerate(cases):
+        for other in changed(case, number, trials):
+            try:
+                model, feed, got = numbers_of(other)
+            except ElkError as error:
+                assert "the node" in str(error) or "rank" in str(error), str(error)
+                continue
+            accepted += 1
+            try:
+                results = expected(model, feed)
+            except Exception:  # onnxruntime has no class of its own for what it refuses
+                continue
+            for name, wanted in results.items():
+                if case.filled is None:
+                    agree(other, got[name], wanted)
+    return accepted
+
+
+def test_operands_that_do_not_fit() -> None:
+    assert check_changed(CASES, 4) > 10
+
+
+@pytest.mark.slow
+def test_many_operands_that_do_not_fit() -> None:
+    assert check_changed(CASES, 30) > 100
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            Case("BiasGelu", [f(3, 8), f(7)]),
+            "operand 1 has shape [7] instead of [8]",
+        ),
+        (
+            Case("FusedMatMul", [f(2, 3, 4), f(2, 5, 5)]),
+            "factors of shapes [2, 3, 4] and [2, 5, 5]",
+        ),
+        (
+            Case("SkipLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(7)]),
+            "operand 2 has shape [7] instead of [8]",
+        ),
+        (
+            Case("MatMulNBits", nbits(64, 8, 32, False), {"K": 64, "N": 8, "block_size": 0}),
+            "block_size = 0: it is one or more",
+        ),
+        (
+            Case("MatMulNBits", nbits(64, 8, 32, False), {"K": 65, "N": 8, "block_size": 32}),
+            "data of shape [3, 64] for K = 65",
+        ),
+        (
+            Case("MultiHeadAttention", [f(2, 3, 32), f(3, 6, 32), f(2, 6, 32)], {"num_heads": 4}),
+            "operand 1 has shape [3, 6, 32] instead of [2, r, 32] or [2, 4, r, 8]",
+        ),
+        (
+            Case("MultiHeadAttention", [f(2, 3, 30), f(2, 6, 30), f(2, 6, 30)], {"num_heads": 4}),
+            "30 elements of the heads can't be divided by 4",
+        ),
+        (
+            Case("Attention", [f(2, 5, 16), f(16, 48), f(49)], {"num_heads": 4}),
+            "operand 2 has shape [49] instead of [48]",
+        ),
+        (
+            Case(
+                "Attention",
+                [f(2, 5, 16), f(16, 48), f(48)],
+                {"num_heads": 4, "qkv_hidden_sizes": [16, 16, 20]},
+            ),
+            "qkv_hidden_sizes = [16, 16, 20] of 48",
+        ),
+        (
+            Case(
+                "GroupQueryAttention",
+                [f(2, 1, 48), f(2, 1, 32), f(2, 1, 32), None, None, ints(0, 0), ints(1)],
+                {"num_heads": 3, "kv_num_heads": 2},
+            ),
+            "3 query heads can't be divided by 2",
+        ),
+        (
+            Case("RotaryEmbedding", [f(2, 4, 5, 15), ints(0), *angles(32, 8)]),
+            "heads of 15 turned by 8 angles",
+        ),
+        (
+            Case(
+                "RotaryEmbedding",
+                [f(2, 5, 64), ints(0), *angles(32, 8)],
+                {"rotary_embedding_dim": 8, "num_heads": 4},
+            ),
+            "4 heads, 8 of each turned by 8 angles",
+        ),
+        (
+            replace(lstm(1, "int8", False, False), attributes={"hidden_size": 5}),
+            "hidden_size = 5, but R has 4",
+        ),
+    ],
+    ids=str,
+)
+def test_messages_of_what_does_not_fit(case: Case, message: str) -> None:
+    with pytest.raises(ElkError, match=re.escape(message)):
+        numbers_of(case)

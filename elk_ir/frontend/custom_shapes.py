@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from elk_ir.errors import ModelError
 from elk_ir.extensions import operators
+from elk_ir.frontend.custom_checks import check_custom
 from elk_ir.frontend.graph import Node, ValueType
 from elk_ir.frontend.simplify import attribute
 
@@ -48,8 +48,15 @@ def _matmul(node: Node) -> list[ValueType | None]:
         a = (*a[:-2], a[-1], a[-2])
     if attribute(node, "transB", 0):
         b = (*b[:-2], b[-1], b[-2])
-    batch = a[:-2] if len(a) >= len(b) else b[:-2]
-    return [ValueType(first.elem, (*batch, a[-2], b[-1]))]
+    return [ValueType(first.elem, (*_broadcast(a[:-2], b[:-2]), a[-2], b[-1]))]
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape:
+    """Extents of both, aligned at the end; where they do not fit, those of the first."""
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    head = len(longer) - len(shorter)
+    pairs = zip(longer[head:], shorter, strict=True)
+    return (*longer[:head], *(n if m == 1 else m for m, n in pairs))
 
 
 def _matmul_nbits(node: Node) -> list[ValueType | None]:
@@ -64,7 +71,7 @@ def _group_query_attention(node: Node) -> list[ValueType | None]:
     if query is None or query.shape is None:
         return [None]
     batch, length, width = query.shape
-    heads, kv_heads = _count(node, "num_heads"), _count(node, "kv_num_heads")
+    heads, kv_heads = attribute(node, "num_heads"), attribute(node, "kv_num_heads")
     packed = len(node.inputs) < 3 or node.inputs[1] is None
     head = None if width is None else width // (heads + 2 * kv_heads if packed else heads)
     output = ValueType(query.elem, (batch, length, heads * head if packed and head else width))
@@ -84,7 +91,7 @@ def _group_query_attention(node: Node) -> list[ValueType | None]:
 def _multi_head_attention(node: Node) -> list[ValueType | None]:
     query, key, value = (_type(node, i) for i in range(3))
     shapes = [None if t is None else t.shape for t in (query, key, value)]
-    heads = _count(node, "num_heads")
+    heads = attribute(node, "num_heads")
     if query is None or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
         return [None]
     (batch, length, width), k, v = (tuple(s or ()) for s in shapes)
@@ -102,20 +109,13 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
     return [ValueType(query.elem, (batch, length, width)), *present]
 
 
-def _count(node: Node, name: str) -> int:
-    found = attribute(node, name)
-    if not isinstance(found, int) or found < 1:
-        raise ModelError(f"{name} = {found}: an attention has one or more", where=node.name)
-    return found
-
-
 def _self_attention(node: Node) -> list[ValueType | None]:
     x, weight, past = _type(node, 0), _shape(node, 1), _shape(node, 4)
     if x is None or x.shape is None or weight is None or weight[1] is None:
         return [None]
     sizes = attribute(node, "qkv_hidden_sizes", None) or [weight[1] // 3] * 3
     batch, length, _ = x.shape
-    heads = _count(node, "num_heads")
+    heads = attribute(node, "num_heads")
     rows = None if length is None else length + ((past[3] or 0) if past is not None else 0)
     present = ValueType(x.elem, (2, batch, heads, rows, sizes[1] // heads))
     return [ValueType(x.elem, (batch, length, sizes[2])), present]
@@ -159,8 +159,11 @@ _RULES: dict[str, Rule] = {
 
 
 def infer_custom(node: Node) -> list[ValueType | None]:
-    """Types of the results, None for each that is not known."""
+    """Types of the results, None for each that is not known. Raises ModelError for operands that do
+    not fit an operator whose lowering is built in."""
     brought = operators().shapes.get(f"{node.domain}:{node.op_type}")
+    if brought is None and node.domain == "com.microsoft":
+        check_custom(node)
     rule = brought or _RULES.get(node.op_type)
     known = rule(node) if rule is not None else []
     count = len(node.outputs)

@@ -102,7 +102,7 @@ def lower_node(
         lowered = lowering(context, node)
     except _STUMBLES:
         known = {v: context.known[values[v]] for v in op.operands if values[v] in context.known}
-        reason = misfit(op, known, context.opset) if isinstance(op, OnnxOp) else None
+        reason = misfit(op, known, context.opset)
         if reason is None:
             raise
         raise Unsupported(reason) from None

@@ -11,31 +11,34 @@ from collections.abc import Mapping
 import numpy as np
 from xdsl.ir import SSAValue
 
-from elk_ir.dialects.onnx import OnnxOp
+from elk_ir.dialects.onnx import CustomOp, OnnxOp
 from elk_ir.errors import ModelError
+from elk_ir.frontend.custom_shapes import infer_custom
 from elk_ir.frontend.export import export_attribute, type_proto
 from elk_ir.frontend.graph import Node, Value, ValueType, type_from_proto
 from elk_ir.frontend.infer import infer_types
 
 
-def misfit(op: OnnxOp, known: Mapping[SSAValue, np.ndarray], opset: int) -> str | None:
-    """Why the types of an operation without subgraphs contradict ONNX's inference; None if they do
-    not. known: elements of constant operands."""
+def misfit(op: OnnxOp | CustomOp, known: Mapping[SSAValue, np.ndarray], opset: int) -> str | None:
+    """Why the types of an operation without subgraphs contradict inference; None if they do not.
+    known: elements of constant operands."""
+    if isinstance(op, CustomOp):
+        name, domain, given = op.op_type.data, op.domain.data, op.op_attributes.data
+    else:
+        known_names = op.SIGNATURE.attributes
+        given = {key: value for key, value in op.properties.items() if key in known_names}
+        name, domain = op.op_type, ""
     try:
         inputs = [_value(v, known.get(v) if v is not None else None) for v in op.onnx_operands]
         outputs = [_value(v) for v in op.onnx_results]
-        attributes = [
-            export_attribute(name, op.properties[name])
-            for name in op.SIGNATURE.attributes
-            if name in op.properties
-        ]
-        node = Node(op.op_type, "", "", 0, list(inputs), list(outputs), attributes)
-        inferred = infer_types(node, opset)
+        attributes = [export_attribute(key, value) for key, value in given.items()]
+        node = Node(name, domain, "", 0, list(inputs), list(outputs), attributes)
+        inferred = infer_custom(node) if domain else infer_types(node, opset)
     except ModelError as error:
-        return "; ".join([error.what.removeprefix(f"{op.op_type} "), *error.details])
-    for i, (given, found) in enumerate(zip(outputs, inferred, strict=True)):
-        if given is not None and found is not None and not _agree(given.type, found):
-            return f"result {i} is {given.type}, but the operands make it {found}"
+        return "; ".join([error.what.removeprefix(f"{name} "), *error.details])
+    for i, (value, found) in enumerate(zip(outputs, inferred, strict=True)):
+        if value is not None and found is not None and not _agree(value.type, found):
+            return f"result {i} is {value.type}, but the operands make it {found}"
     return None
 
 

@@ -96,8 +96,11 @@ def _matmul(ctx: Context, node: Node) -> SSAValue:
 
 
 def matmul(ctx: Context, a: SSAValue, b: SSAValue, shape: Sequence[int], dtype: str) -> SSAValue:
-    """numpy's matmul of `a` and `b` into a result of `shape`."""
+    """numpy's matmul of `a` and `b` into a result of `shape`. Raises Unsupported for factors that
+    do not fit."""
     sa, sb = shape_of(a), shape_of(b)
+    if not sa or not sb or sa[-1] != (sb[0] if len(sb) == 1 else sb[-2]):
+        raise Unsupported(f"factors of shapes {list(sa)} and {list(sb)}")
     domain = Domain()
     inner = (len(sa) > 1) + (len(sb) > 1)
     extents = list(shape[: len(shape) - inner])

@@ -38,7 +38,7 @@ def _number(node: Node, name: str, default: float) -> float:
 
 
 def _flag(node: Node, name: str) -> bool:
-    return bool(_number(node, name, 0))
+    return _number(node, name, 0) == 1
 
 
 # ---------------------------------------------------------------------- activations
