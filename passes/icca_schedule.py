@@ -124,6 +124,14 @@ class _Rounds:
     def __post_init__(self) -> None:
         self.capacity = chip_of(self.module).usable_sram_per_core_bytes
         self.count = sum(1 for _ in executes(program_of(self.module)))
+        self.heights: dict[Problem, int] = {}
+
+    def height_bytes(self, problem: Problem) -> int:
+        """What an allocation takes. Those of earlier rounds are known: many end in the same
+        buffers, and to look for addresses in vain takes long."""
+        if problem not in self.heights:
+            self.heights[problem] = allocate(problem, time_budget_s=ALLOCATION_S).height_bytes
+        return self.heights[problem]
 
     def scheduled(self, resident: Sequence[int], held: _Held) -> Scheduling:
         """One schedule."""
@@ -152,11 +160,11 @@ class _Rounds:
                 # A reference machine, whose programs are timed but have no addresses.
                 return scheduling
             live = liveness(scheduling.module)
-            last = round_ + 1 == ROUNDS
-            found = allocate(live.problem, time_budget_s=ALLOCATION_S, require_fit=last)
-            excess = found.height_bytes - self.capacity
+            excess = self.height_bytes(live.problem) - self.capacity
             if excess <= 0:
                 return self.retried(scheduling, resident, before, held)
+            if round_ + 1 == ROUNDS:
+                allocate(live.problem, time_budget_s=ALLOCATION_S, require_fit=True)
             needed = resident_bytes(live, scheduling, self.count)
             known = [max(a, b) for a, b in zip(resident, needed, strict=True)]
             if known == resident:
@@ -165,14 +173,14 @@ class _Rounds:
                 late = max(0, round_ - ROUNDS // 2)
                 step = max(8, excess, late * self.capacity // ROUNDS)
                 before = held
-                if around and _loops_fit(live.problem):
+                if around and self.loops_fit(live.problem):
                     held = replace(held, outside=held.outside + step)
                 elif ask and margins.grows(excess, scheduling):
                     held = replace(held, addresses=margins.addresses_bytes)
                 else:
                     held = replace(held, addresses=None, slack=held.slack + step)
             resident = known
-        raise AssertionError("the last round requires a fit")
+        raise AssertionError("the last round raises CapacityError")
 
     def retried(
         self, best: Scheduling, resident: Sequence[int], before: _Held, held: _Held
@@ -187,9 +195,25 @@ class _Rounds:
             less = replace(held, slack=before.slack + slack, outside=before.outside + outside)
             with suppress(CapacityError):
                 other = self.scheduled(resident, less)
-                if other.time_s < best.time_s and _has_addresses(other.module, self.capacity):
-                    best = other
+                if other.time_s < best.time_s:
+                    height = self.height_bytes(liveness(other.module).problem)
+                    best = other if height <= self.capacity else best
         return best
+
+    def loops_fit(self, problem: Problem) -> bool:
+        """Whether what lives in loops has addresses, if it were not for the rest of the program."""
+        within = [
+            b
+            for b in problem.buffers
+            if any(
+                start < loop.end and loop.start < end
+                for start, end in problem.intervals(b)
+                for loop in problem.loops
+            )
+        ]
+        if len(within) in (0, len(problem.buffers)):
+            return False
+        return self.height_bytes(replace(problem, buffers=tuple(within))) <= self.capacity
 
     @property
     def worth(self) -> float:
@@ -228,29 +252,6 @@ class _Margins:
             self.addresses_bytes -= max(8, excess_bytes)
         self.tries += 1
         return True
-
-
-def _loops_fit(problem: Problem) -> bool:
-    """Whether what lives in loops has addresses, if it were not for the rest of the program."""
-    within = [
-        b
-        for b in problem.buffers
-        if any(
-            start < loop.end and loop.start < end
-            for start, end in problem.intervals(b)
-            for loop in problem.loops
-        )
-    ]
-    if len(within) in (0, len(problem.buffers)):
-        return False
-    part = replace(problem, buffers=tuple(within))
-    return allocate(part, time_budget_s=ALLOCATION_S).height_bytes <= problem.capacity_bytes
-
-
-def _has_addresses(module: ModuleOp, capacity_bytes: int) -> bool:
-    """Whether byte addresses for all buffers of a scheduled module are found."""
-    found = allocate(liveness(module).problem, time_budget_s=ALLOCATION_S)
-    return found.height_bytes <= capacity_bytes
 
 
 def schedule_by_name(

@@ -160,7 +160,8 @@ def test_what_fragmentation_took_is_recorded() -> None:
 
 
 def test_what_is_around_loops_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the loop has addresses, but not beside the rest of the program, only the rest has less."""
+    """If the loop has addresses, but not beside the rest of the program, only the rest has less,
+    until that changes what it holds."""
     allocate, crowded = icca_schedule.allocate, []
 
     def too_high(problem: Problem, **options: Any) -> Allocation:
@@ -168,8 +169,9 @@ def test_what_is_around_loops_gives_way_first(monkeypatch: pytest.MonkeyPatch) -
         (loop,) = problem.loops
         spans = [problem.intervals(b) for b in problem.buffers]
         around = any(all(e <= loop.start or s >= loop.end for s, e in span) for span in spans)
-        if around and len(crowded) < 3:  # until what other tensors take is known, and once more
-            crowded.append(found)
+        if around and not crowded:
+            crowded.append(problem)
+        if problem in crowded:
             return replace(found, height_bytes=problem.capacity_bytes + 4096)
         return found
 
@@ -178,8 +180,7 @@ def test_what_is_around_loops_gives_way_first(monkeypatch: pytest.MonkeyPatch) -
     free = schedule_module(plain, policy("elk-dyn"), keep_plans=False)
     monkeypatch.setattr(icca_schedule, "allocate", too_high)
     held = schedule_module(tight, policy("elk-dyn"), keep_plans=False)
-    assert len(crowded) == 3
-    assert held.slack_bytes == 0 and held.outside_bytes in (4096, 8192)
+    assert held.slack_bytes == 0 and held.outside_bytes >= 4096
     slack = tight.attributes["icca.schedule_outside_slack_bytes"]
     assert slack == IntegerAttr(held.outside_bytes, i64)
     bodies = [[s for p, s in each.schedules if p.periodic] for each in (free, held)]
