@@ -313,6 +313,16 @@ def summary(cases: Sequence[Done]) -> list[str]:
                 f"- {policy} takes {average:.2f} times as long as search (faster in {faster}"
                 f" of {len(times)} cases)"
             )
+    for policy, published in (("basic", 1.87), ("static", 1.37)):
+        ratios_to_full = [
+            d.results[policy]["time_s"] / d.results["elk-full"]["time_s"]
+            for d in cases
+            if all("time_s" in d.results.get(p, {}) for p in (policy, "elk-full"))
+        ]
+        if (average := mean(ratios_to_full)) is not None:
+            lines.append(
+                f"- {policy} takes {average:.2f} times as long as elk-full (published: {published})"
+            )
     shares = [
         d.results["ideal"]["time_s"] / d.results["elk-full"]["time_s"]
         for d in cases
