@@ -25,6 +25,7 @@ from elk_ir.passes.icca_schedule_model import Tables
 from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of, set_plan
 from elk_ir.plan.buffers import PHASES
+from elk_ir.report_json import hbm_footprint_bytes
 from elk_ir.schedule.fit import DOUBLINGS, Found, least_count
 
 CHIP = "icca.chip"
@@ -68,7 +69,7 @@ def fits_bare(module: ModuleOp) -> bool:
 
 def least_bytes(module: ModuleOp, tables: Tables) -> int:
     """Usable bytes a core with which the module fits in its smallest plans; where the chip has HBM,
-    as it is or with all that can wait there spilled."""
+    as it is or, if there is room, with all that can wait there spilled."""
     chip = chip_of(module)
 
     def least(candidate: ModuleOp) -> int:
@@ -82,7 +83,9 @@ def least_bytes(module: ModuleOp, tables: Tables) -> int:
     if plain <= max(alone_bytes(module, tables), chip.usable_sram_per_core_bytes):
         return plain
     spilled = module.clone()
-    return min(plain, least(spilled)) if spill(spilled, 0.0) else plain
+    if not spill(spilled, 0.0) or hbm_footprint_bytes(spilled) > chip.hbm.capacity_bytes:
+        return plain
+    return min(plain, least(spilled))
 
 
 def alone_bytes(module: ModuleOp, tables: Tables) -> int:

@@ -25,6 +25,7 @@ from elk_ir.passes.icca_schedule_model import (
 from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.passes.icca_timeline import timeline_of
+from elk_ir.report_json import hbm_footprint_bytes
 from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, Solved, policy
 from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
 from elk_ir.sim.run import simulate
@@ -312,9 +313,12 @@ def _attempts(
 
 
 def _candidates(module: ModuleOp) -> Iterator[ModuleOp]:
-    """A module as it is, unless it can't fit, and copies in which ever more tensors wait in HBM."""
-    spills = chip_of(module).hbm is not None and SPILLED not in module.attributes
-    if not spills or spill(module.clone(), 1.0) == 0:
+    """A module as it is, unless it can't fit, and copies in which ever more tensors wait in HBM, as
+    long as that has room for them."""
+    hbm = chip_of(module).hbm
+    spills = hbm is not None and SPILLED not in module.attributes
+    offered = not spills or spill(module.clone(), 1.0) == 0
+    if offered:
         yield module
     known = 0
     for share in SPILL_SHARES if spills else ():
@@ -322,7 +326,11 @@ def _candidates(module: ModuleOp) -> Iterator[ModuleOp]:
         count = spill(candidate, share)
         if count > known:
             known = count
-            yield candidate
+            if hbm is not None and hbm_footprint_bytes(candidate) <= hbm.capacity_bytes:
+                offered = True
+                yield candidate
+    if not offered:
+        yield module  # to be refused with what it needs
 
 
 def _schedule_by_name(

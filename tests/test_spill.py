@@ -208,6 +208,19 @@ def test_what_does_not_fit_is_spilled_by_the_scheduler(usable_bytes: int, spills
     check_both_landings(module, {"x": x}, {"y": expected})
 
 
+def test_what_hbm_has_no_room_for_is_not_spilled() -> None:
+    """Found by fuzzing: scratch tensors were put into an HBM that could not hold them, and the
+    verifier refused the schedule."""
+    base = load_chip("test-16")
+    sram = 13_000 + base.reserved_per_core_bytes
+    full = {"sram_per_core_bytes": sram, "hbm.capacity_bytes": 2 * 64 * 256 * 4 + 1000}
+    module = run_passes(parse(CHAIN), "convert-te-to-icca{chip=test-16}")
+    module.attributes["icca.chip"] = ChipAttr.from_chip(base.with_fields(full))
+    with pytest.raises(ElkError, match="too many") as refusal:
+        run_passes(module, "icca-schedule{policy=basic}")
+    assert "smallest of every operator" not in str(refusal.value)
+
+
 def test_what_spilling_cannot_help_is_refused_as_it_was() -> None:
     model = Path(__file__).parent / "models" / "llama2_decode_static_dynamo.onnx"
     with pytest.raises(ElkError, match="too many"):
