@@ -323,6 +323,10 @@ def summary(cases: Sequence[Done]) -> list[str]:
             lines.append(
                 f"- {policy} takes {average:.2f} times as long as elk-full (published: {published})"
             )
+            for d in cases:
+                found = [d.results.get(p, {}).get("time_s") for p in (policy, "elk-full")]
+                if (d.case.batch, d.case.kv) == (32, 2048) and all(found):
+                    lines.append(f"  - {d.case}: {found[0] / found[1]:.2f}")
     shares = [
         d.results["ideal"]["time_s"] / d.results["elk-full"]["time_s"]
         for d in cases

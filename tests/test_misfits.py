@@ -194,7 +194,7 @@ def test_wrong_types_of_all_node_tests(part: int) -> None:
         (
             'onnx.GRU(%a, %b, %c) {"hidden_size" = 5 : i64}',
             "2x3x4, 1x15x3, 1x15x5 -> 2x1x3x5",
-            "operand 1 has shape [1, 15, 3] instead of [1, 15, 4]",
+            "its operand 1 has shape [1, 15, 3], not [1, 15, 4]",
         ),
         (
             'onnx.RNN(%a, %b, %c) {"hidden_size" = 5 : i64}',

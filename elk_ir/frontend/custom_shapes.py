@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from elk_ir.extensions import operators
-from elk_ir.frontend.custom_checks import check_custom
+from elk_ir.frontend.custom_checks import check_custom, shape_at
 from elk_ir.frontend.graph import Node, ValueType
 from elk_ir.frontend.simplify import attribute
 
@@ -22,11 +22,6 @@ def _type(node: Node, position: int) -> ValueType | None:
     return None if value is None else value.type
 
 
-def _shape(node: Node, position: int) -> Shape | None:
-    type_ = _type(node, position)
-    return None if type_ is None else type_.shape
-
-
 def _like(*positions: int | None) -> Rule:
     return lambda node: [None if p is None else _type(node, p) for p in positions]
 
@@ -34,13 +29,13 @@ def _like(*positions: int | None) -> Rule:
 def _normalized(node: Node, source: int) -> list[ValueType | None]:
     # Y, mean, inverse deviation (both of one element in the last axis), and the sum of the inputs.
     first = _type(node, source)
-    shape = _shape(node, source)
+    shape = shape_at(node, source)
     stat = None if shape is None else ValueType(1, (*shape[:-1], 1))
     return [first, stat, stat, first]
 
 
 def _matmul(node: Node) -> list[ValueType | None]:
-    a, b = _shape(node, 0), _shape(node, 1)
+    a, b = shape_at(node, 0), shape_at(node, 1)
     first = _type(node, 0)
     if a is None or b is None or first is None or len(a) < 2 or len(b) < 2:
         return [None]
@@ -95,7 +90,7 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
     if query is None or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
         return [None]
     (batch, length, width), k, v = (tuple(s or ()) for s in shapes)
-    past = _shape(node, 6)
+    past = shape_at(node, 6)
     present: list[ValueType | None] = []
     for shape in (k, v):
         rows, size = (shape[2], shape[3]) if len(shape) == 4 else (shape[1], shape[2])
@@ -110,7 +105,7 @@ def _multi_head_attention(node: Node) -> list[ValueType | None]:
 
 
 def _self_attention(node: Node) -> list[ValueType | None]:
-    x, weight, past = _type(node, 0), _shape(node, 1), _shape(node, 4)
+    x, weight, past = _type(node, 0), shape_at(node, 1), shape_at(node, 4)
     if x is None or x.shape is None or weight is None or weight[1] is None:
         return [None]
     sizes = attribute(node, "qkv_hidden_sizes", None) or [weight[1] // 3] * 3
@@ -122,7 +117,7 @@ def _self_attention(node: Node) -> list[ValueType | None]:
 
 
 def _float_product(node: Node) -> list[ValueType | None]:
-    a, b = _shape(node, 0), _shape(node, 1)
+    a, b = shape_at(node, 0), shape_at(node, 1)
     if a is None or b is None or len(a) < 2 or len(b) != 2:
         return [None]
     return [ValueType(1, (*a[:-1], b[-1]))]
@@ -130,7 +125,7 @@ def _float_product(node: Node) -> list[ValueType | None]:
 
 def _lstm(node: Node) -> list[ValueType | None]:
     # R is (directions, hidden, 4 x hidden): transposed, unlike that of LSTM.
-    x, recurrent = _type(node, 0), _shape(node, 2)
+    x, recurrent = _type(node, 0), shape_at(node, 2)
     if x is None or x.shape is None or recurrent is None:
         return [None]
     (steps, batch, _), (directions, hidden, _) = x.shape, recurrent

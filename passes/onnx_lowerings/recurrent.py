@@ -20,6 +20,7 @@ from elk_ir.passes.onnx_lowerings.context import (
     Node,
     Unsupported,
     dtype_of_value,
+    expect,
     lowers,
     shape_of,
 )
@@ -232,10 +233,7 @@ def _check_shapes(node: Node, cell: Cell) -> None:
         7: (count, 3 * hidden),
     }
     for position, shape in expected.items():
-        given = node.get(position)
-        if given is not None and shape_of(given) != shape:
-            found = list(shape_of(given))
-            raise Unsupported(f"operand {position} has shape {found} instead of {list(shape)}")
+        expect(f"operand {position}", node.get(position), *shape)
 
 
 def _direction(ctx: Context, node: Node, cell: Cell, index: int, x: SSAValue) -> Direction:
