@@ -44,6 +44,7 @@ PASSES: dict[str, str] = {
     "icca-schedule": "elk_ir.passes.icca_schedule:IccaSchedulePass",
     "icca-set-plan": "elk_ir.passes.icca_set_plan:IccaSetPlanPass",
     "icca-spill": "elk_ir.passes.icca_spill:IccaSpillPass",
+    "icca-unroll-layers": "elk_ir.passes.icca_unroll_layers:IccaUnrollLayersPass",
     "icca-verify-program": "elk_ir.passes.icca_verify_program:IccaVerifyProgramPass",
     "ipu-verify-program": "elk_ir.passes.ipu_verify_program:IpuVerifyProgramPass",
     "northpole-map-stages": "elk_ir.passes.northpole_map_stages:NorthpoleMapStagesPass",

@@ -39,6 +39,7 @@ from elk_ir.passes.icca_support import (
 from elk_ir.plan.buffers import PHASES, Source, execute_buffers
 from elk_ir.plan.enumerate import enumerate_plans, smallest_plan
 from elk_ir.plan.plan import Plan
+from elk_ir.schedule.fold import folded, unfolded
 from elk_ir.schedule.model import (
     Edge,
     Op,
@@ -190,6 +191,7 @@ class Scheduling:
     fixed: set[ExecuteOp] = field(default_factory=set)
     number: dict[ExecuteOp, int] = field(default_factory=dict)
     schedules: list[tuple[Program, Schedule]] = field(default_factory=list)
+    """Of loops first, of one layer where the body has several copies of it."""
     time_s: float = 0.0
     """What the model says: iterations of loops times their steady state, and the rest, to which an
     iteration that was peeled off belongs."""
@@ -364,16 +366,18 @@ class Scheduling:
         assert loop is not None
         if not run.executes:
             return
-        program = self.program(run, periodic=True)
+        program = folded(self.program(run, periodic=True))
         schedule = self.policy(program)
         self.schedules.append((program, schedule))
-        steady_s = evaluate(program, schedule).time_s
-        for execute, option, op in zip(run.executes, schedule.choice, program.ops, strict=True):
+        steady_s = program.copies * evaluate(program, schedule).time_s
+        schedule = unfolded(program, schedule)
+        ops = program.ops * program.copies
+        for execute, option, op in zip(run.executes, schedule.choice, ops, strict=True):
             self.plan(execute, op.table, option)
         self.tie(loop)
         count = len(run.executes)
         ahead: list[tuple[PreloadOp, ExecuteOp]] = []
-        places = self.moved_stores(run, program, schedule)
+        places = self.moved_stores(run, schedule.stores)
         for anchor, group in zip(run.executes, schedule.queue(count), strict=True):
             placed: list[PreloadOp | StoreOp] = []
             for j in group:
@@ -395,11 +399,10 @@ class Scheduling:
             self.fixed.add(twin)
 
     def moved_stores(
-        self, run: Run, program: Program, schedule: Schedule
+        self, run: Run, places: Sequence[int]
     ) -> list[tuple[Operation, list[PreloadOp | StoreOp]]]:
         """The stores that a schedule issues later than they stand, by what they stand before."""
         anchors: list[Operation | None] = [*run.executes, run.before]
-        places = store_places(program, schedule)
         found: list[tuple[Operation, list[PreloadOp | StoreOp]]] = []
         for (place, group), target in zip(self.stores(run).items(), places, strict=True):
             anchor = anchors[min(target, len(run.executes))]
@@ -445,7 +448,7 @@ class Scheduling:
             self.plan(execute, op.table, option)
         pending = pending_preloads(run.before) if isinstance(run.before, RepeatOp) else []
         queue = schedule.queue(len(program.ops))
-        places = self.moved_stores(run, program, schedule)
+        places = self.moved_stores(run, store_places(program, schedule))
         for i, group in enumerate(queue):
             placed: list[PreloadOp | StoreOp] = []
             for j in group:

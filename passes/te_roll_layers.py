@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
@@ -29,7 +29,7 @@ from elk_ir.dialects.te import (
     YieldOp,
 )
 from elk_ir.dialects.te.structure import GlobalKind, new_repeat_body
-from elk_ir.frontend.weights import WeightRef
+from elk_ir.frontend.weights import stacked_ref
 from elk_ir.passes.te_canonicalize import erase_dead_code
 from elk_ir.passes.te_layers import (
     Layer,
@@ -184,27 +184,6 @@ def stacked_value(values: Sequence[Attribute | None]) -> Attribute | None:
         arrays = [array_from_dense(v) for v in values if isinstance(v, DenseIntOrFPElementsAttr)]
         return dense_from_array(np.stack(arrays))
     return None
-
-
-def stacked_ref(refs: Sequence[WeightRef]) -> WeightRef | None:
-    """The weights as layers of one; None if their parts or recipes differ in structure."""
-    parts, recipe = len(refs[0].parts), refs[0].recipe
-    if any(len(r.parts) != parts or r.recipe != recipe or r.type != refs[0].type for r in refs):
-        return None
-    steps: list[str] = []
-    left = parts
-    for step in recipe:
-        word, *args = step.split()
-        if word in ("stack", "concat", "merge"):
-            # Joins take all arrays unless they say how many belong together.
-            position = 0 if word == "stack" else 1
-            group = int(args[position]) if len(args) > position else left
-            steps.append(" ".join([word, *args[:position], str(group)]))
-            left //= group
-        else:
-            steps.append(step)
-    joined = tuple(p for r in refs for p in r.parts)
-    return replace(refs[0], parts=joined, recipe=(*steps, "stack"))
 
 
 def _roll(

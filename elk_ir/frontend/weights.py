@@ -106,6 +106,34 @@ def stacked_rows(ref: WeightRef, rows: int) -> list[WeightRef] | None:
     ]
 
 
+def stacked_ref(refs: Sequence[WeightRef]) -> WeightRef | None:
+    """The weights as layers of one; None if their parts or recipes differ in structure."""
+    parts, recipe = len(refs[0].parts), refs[0].recipe
+    if any(len(r.parts) != parts or r.recipe != recipe or r.type != refs[0].type for r in refs):
+        return None
+    steps: list[str] = []
+    left = parts
+    for step in recipe:
+        word, *args = step.split()
+        if word in ("stack", "concat", "merge"):
+            # Joins take all arrays unless they say how many belong together.
+            position = 0 if word == "stack" else 1
+            group = int(args[position]) if len(args) > position else left
+            steps.append(" ".join([word, *args[:position], str(group)]))
+            left //= group
+        else:
+            steps.append(step)
+    joined = tuple(p for r in refs for p in r.parts)
+    return replace(refs[0], parts=joined, recipe=(*steps, "stack"))
+
+
+def every_layer(ref: WeightRef, layers: int, first: int, step: int) -> WeightRef:
+    """Of a stack of `layers`, the stack of layers `first`, `first` + `step`, …."""
+    rows = stacked_rows(ref, layers)
+    found = None if rows is None else stacked_ref(rows[first::step])
+    return ref.then(f"slice 0 {first} {layers} {step}") if found is None else found
+
+
 T = TypeVar("T")
 Typed = tuple[str, tuple[int, ...]]
 

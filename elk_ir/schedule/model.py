@@ -116,6 +116,9 @@ class Program:
     addresses_bytes: int | None = None
     """Bytes within which preloads of a loop must find addresses (`elk_ir.schedule.pack`); None as
     long as nobody has seen that room alone does not do."""
+    copies: int = 1
+    """Of the list in the body of the loop, each with addresses of its own (`elk_ir.schedule.fold`).
+    """
     readers: tuple[tuple[tuple[int, int], ...], ...] = field(init=False)
     """Per operator, (reader, its input) of each of its results."""
     makers: tuple[tuple[int, ...], ...] = field(init=False)
@@ -155,6 +158,11 @@ class Program:
             for op in self.ops
         )
         return ops, self.rules, self.periodic, self.stores
+
+    @property
+    def addresses_key(self) -> object:
+        """What is asked for of the addresses."""
+        return None if self.addresses_bytes is None else (self.addresses_bytes, self.copies)
 
 
 class Turn(NamedTuple):

@@ -1,7 +1,8 @@
 """Addresses in the scheduler's model: preloads of a loop that have room, but nowhere to lie.
 
 A preload that a loop carries lies at the same address in every iteration, so the lifetimes are arcs
-of a circle. Three arcs of which any two meet, each time somewhere else, need the sum of their
+of a circle; a body of several copies of a layer is a longer one, on which each copy has arcs of its
+own. Three arcs of which any two meet, each time somewhere else, need the sum of their
 bytes, although no two of the three ever exceed the capacity; no allocator can help. Schedules are
 therefore checked by first fit: what executes take for themselves is at the top of the memory, and
 the preloads that wait are placed from the bottom.
@@ -62,13 +63,15 @@ def _arcs(program: Program, schedule: Schedule, capacity: int) -> list[Arc]:
     for size, places in light:
         for i in places:
             room[i] -= size  # a negative place is one of the previous iteration
+    around = count * program.copies
     return [
         (
             size,
-            sum(1 << (i % count) for i in places),
-            min(room[i] for i in places),
+            sum(1 << ((i + shift) % around) for i in places),
+            min(room[i % count] for i in places),
         )
         for size, places in heavy
+        for shift in range(0, around, count)
     ]
 
 

@@ -68,7 +68,7 @@ def policy(
 def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
     """The schedules of a policy under every price, with stores at their best places, and addresses
     where they are asked for and can be had."""
-    key = (name, energy, program.key, program.addresses_bytes)
+    key = (name, energy, program.key, program.addresses_key)
     if key not in solved:
         found = (addressed(program, s) or s for s in _scheduled(name, program, energy, solved))
         solved[key] = [placed_stores(program, schedule) for schedule in found]
@@ -96,7 +96,7 @@ def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> lis
 
 def _searched(program: Program, energy: bool, effort: Effort, solved: Solved) -> Schedule:
     """The search, starting from what all other policies find."""
-    key = ("search", energy, effort, program.key, program.repeats, program.addresses_bytes)
+    key = ("search", energy, effort, program.key, program.repeats, program.addresses_key)
     if key in solved:
         return solved[key][0]
     found = [s for name in _ELK for s in _all(name, program, energy, solved)]
