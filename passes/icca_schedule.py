@@ -65,33 +65,22 @@ def schedule_module(
     tables: Tables | None = None,
     retries: bool = False,
     bare_fits: bool = False,
+    unroll: bool = False,
 ) -> Scheduling:
     """Plans and places of preloads for a module, such that byte addresses exist for all buffers.
 
-    retries: try the ways to addresses that `_Rounds` has, and keep the fastest schedule. The module
-    records the bytes held back as `icca.schedule_slack_bytes`, and those that are held back outside
-    of loops only as `icca.schedule_outside_slack_bytes`. bare_fits: see `Scheduling`; some amount
-    then leads to addresses. Raises CapacityError.
+    retries: try the ways to addresses that `_Rounds` has, and keep the fastest schedule. unroll:
+    loops may be unrolled where one layer has no addresses. The module records the bytes held back
+    as `icca.schedule_slack_bytes`, and those that are held back outside of loops only as
+    `icca.schedule_outside_slack_bytes`. bare_fits: see `Scheduling`; some amount then leads to
+    addresses. Raises CapacityError.
     """
-    rounds = _Rounds(module, policy, keep_plans, tables or tables_of(module), retries, bare_fits)
-    try:
-        best = first = rounds.run(ask=True, around=True)
-    except CapacityError:
-        best = first = rounds.run(ask=True, around=False)
-    if retries and not first.separate:
-        ways: list[tuple[bool, bool]] = []
-        if first.addresses_bytes is not None:
-            ways.append((False, True))
-        if first.outside_bytes:
-            ways.append((True, False))
-        while ways:
-            ask, around = ways.pop()
-            with suppress(CapacityError):
-                other = rounds.run(ask=ask, around=around)
-                if other.outside_bytes and not ask:
-                    ways.append((False, False))
-                if other.time_s < best.time_s:
-                    best = other
+    found = tables or tables_of(module)
+    rounds = _Rounds(module, policy, keep_plans, found, retries, bare_fits)
+    wide = _unrolled(module) if unroll else None
+    best = None if wide is None else rounds.first_addresses()
+    if best is None:
+        best = _fastest(module, wide, rounds)
     _replace_body(module, best.module)
     if not best.separate:
         module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(best.slack_bytes, i64)
@@ -99,8 +88,6 @@ def schedule_module(
         held = IntegerAttr(best.outside_bytes, i64)
         module.attributes["icca.schedule_outside_slack_bytes"] = held
     return best
-
-
 @dataclass
 class _Rounds:
     """Schedules of a module, made again with what the last one has taught until addresses exist.

@@ -5,11 +5,13 @@ of a circle; a body of several copies of a layer is a longer one, on which each 
 own. Three arcs of which any two meet, each time somewhere else, need the sum of their
 bytes, although no two of the three ever exceed the capacity; no allocator can help. Schedules are
 therefore checked by first fit: what executes take for themselves is at the top of the memory, and
-the preloads that wait are placed from the bottom.
+the preloads that wait are placed from the bottom; whichever ends too high comes earlier in the next
+attempt.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -30,6 +32,9 @@ SMALL = 1 / 256
 STEPS = 64
 """How often a preload is issued later before a schedule is given up."""
 
+ATTEMPTS = 11
+"""Packings that one order leads to, before the next one is tried."""
+
 Arc = tuple[int, int, int]
 """Bytes, the places as a bit mask, and the bytes below which it must end."""
 
@@ -40,11 +45,26 @@ def overflow_bytes(program: Program, schedule: Schedule) -> int:
     if program.addresses_bytes is None or not program.periodic:
         return 0
     arcs = _arcs(program, schedule, program.addresses_bytes)
+    generator = random.Random(0)
     least = 1 << 62
     for order in _orders(arcs):
-        least = min(least, _first_fit(order))
+        least = min(least, _packed(order, generator))
         if least <= 0:
             return 0
+    return least
+
+
+def _packed(order: list[Arc], generator: random.Random) -> int:
+    """The lowest of `ATTEMPTS` packings: the arc that ends worst comes first in the next one, or
+    anywhere before its place, by turns. The copies of a layer are alike, and only such steps tell
+    them apart."""
+    least = 1 << 62
+    for attempt in range(ATTEMPTS):
+        over, worst = _first_fit(order)
+        least = min(least, over)
+        if least <= 0 or not worst:
+            return least
+        order.insert(generator.randrange(worst) if attempt % 2 else 0, order.pop(worst))
     return least
 
 
@@ -83,11 +103,11 @@ def _orders(arcs: Sequence[Arc]) -> Iterator[list[Arc]]:
     yield sorted(arcs, key=lambda a: (a[2] - a[0], -a[1].bit_count()))
 
 
-def _first_fit(order: Sequence[Arc]) -> int:
-    """By how much the worst arc ends above its limit."""
+def _first_fit(order: Sequence[Arc]) -> tuple[int, int]:
+    """By how much the worst arc ends above its limit, at least 0, and which one that is."""
     placed: list[tuple[int, int, int]] = []
-    worst = 0
-    for size, mask, limit in order:
+    over = worst = 0
+    for k, (size, mask, limit) in enumerate(order):
         at = 0
         for low, high, other in placed:
             if other & mask and low < at + size and high > at:
@@ -95,8 +115,9 @@ def _first_fit(order: Sequence[Arc]) -> int:
         # One pass over ascending addresses: whatever lies lower has been passed already.
         placed.append((at, at + size, mask))
         placed.sort()
-        worst = max(worst, at + size - limit)
-    return worst
+        if at + size - limit > over:
+            over, worst = at + size - limit, k
+    return over, worst
 
 
 def addressed(program: Program, schedule: Schedule) -> Schedule | None:
