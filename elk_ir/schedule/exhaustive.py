@@ -1,23 +1,21 @@
 """The optimum of small programs, by branch and bound over plans, orders and places of issue.
 
 For every choice of plans, executes run in order and before each of them any preloads may be
-issued, in any order. A branch is left when a lower bound of its end is no better than the best
-known: executes that are left, one after another; or preloads that are left, one after another,
-and the execute of whichever comes last.
+issued, in any order. A branch is left when a lower bound of its end (`exhaustive_bounds`) is no
+better than the best known, or when another branch leads to the same times (`_Branches.waits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from elk_ir.plan.plan import Plan
+from elk_ir.schedule.exhaustive_bounds import Rest, ascend, side_by_side
 from elk_ir.schedule.model import (
     Clock,
-    Load,
     Op,
     Program,
     Rules,
@@ -26,87 +24,80 @@ from elk_ir.schedule.model import (
     excess_bytes,
     execute,
     issue,
-    load_of,
 )
 from elk_ir.schedule.options import Table
+
+NODES = 200_000
+"""Partial schedules that are looked at, at most."""
+TOLERANCE = 1e-9
+"""What is better by a smaller part is not searched for: rounding of the evaluation and of bounds is
+far below."""
+STEPS = 150
+"""Steps towards good prices of a bound."""
+BLOCK = 4096
+"""Choices of plans whose bounds are found side by side."""
 
 
 @dataclass
 class _Best:
     time_s: float
     schedule: Schedule | None
-    nodes: int = 0
+    nodes: int
+
+    @property
+    def enough_s(self) -> float:
+        """A bound that nothing worth having is behind."""
+        return self.time_s * (1.0 - TOLERANCE)
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best schedule known (None: nothing fits), its time, and what no schedule can beat: equal
-    unless the search was cut short."""
+    """The best schedule known (None: nothing fits), its time, and what no schedule can beat (by a
+    part of TOLERANCE): equal unless the search was cut short."""
 
     time_s: float
     schedule: Schedule | None
     bound_s: float
 
 
-NODES = 2_000_000
-"""Partial schedules that are looked at, at most."""
-
-
 def optimum(program: Program, incumbent: Schedule | None = None, nodes: int = NODES) -> Optimum:
-    """The optimum of a program without a loop; with an incumbent only what is better is searched
-    for."""
-    best = _Best(float("inf"), None)
+    """The optimum of a program without a loop and stores; with an incumbent only what is better is
+    searched for."""
+    best = _Best(float("inf"), None, nodes)
     if incumbent is not None:
-        best = _Best(evaluate(program, incumbent).time_s, incumbent)
-    count = len(program.ops)
-    choices: list[tuple[float, tuple[int, ...], list[Load]]] = []
-    for choice in product(*(range(len(op.table)) for op in program.ops)):
-        loads = [load_of(program, choice, i) for i in range(count)]
-        choices.append((_bound(loads, 0, range(count), 0.0), choice, loads))
-    best.nodes = nodes
-    for bound, choice, loads in sorted(choices, key=lambda entry: (entry[0], entry[1])):
-        if bound >= best.time_s:
+        best = _Best(evaluate(program, incumbent).time_s, incumbent, nodes)
+    choices = list(product(*(range(len(op.table)) for op in program.ops)))
+    found: list[tuple[float, tuple[int, ...], np.ndarray]] = []
+    for first in range(0, len(choices), BLOCK):
+        block = choices[first : first + BLOCK]
+        bound, prices = ascend(side_by_side(program, block), STEPS, best.enough_s)
+        for c in np.flatnonzero(bound < best.enough_s).tolist():
+            found.append((float(bound[c]), block[c], prices[:, c]))
+    for bound, choice, prices in sorted(found, key=lambda entry: entry[:2]):
+        if bound >= best.enough_s:
             break
-        _Search(program, choice, loads, best).run()
+        _Branches(Rest.of(program, choice, prices), best).run()
         if best.nodes <= 0:
             return Optimum(best.time_s, best.schedule, min(bound, best.time_s))
     return Optimum(best.time_s, best.schedule, best.time_s)
 
 
-def _bound(loads: Sequence[Load], first: int, unissued: Sequence[int], queued_s: float) -> float:
-    """Time that is at least left when operators from `first` on have not run."""
-    left = [load.alone_s for load in loads[first:]]
-    work = queued_s + sum(loads[j].preload_s for j in unissued if loads[j].loads)
-    bound = max(sum(left), work)
-    if work > 0.0 and left:
-        bound = max(bound, work + left[-1] * bool(len(left) == 1))
-    if first == 0 and loads and loads[0].loads:
-        bound = max(bound, loads[0].preload_s + sum(left))
-    return bound
-
-
-class _Search:
+class _Branches:
     """All interleavings of one choice of plans."""
 
-    def __init__(
-        self, program: Program, choice: tuple[int, ...], loads: list[Load], best: _Best
-    ) -> None:
-        self.program, self.choice, self.loads, self.best = program, choice, loads, best
-        self.places = [0] * len(loads)
+    def __init__(self, rest: Rest, best: _Best) -> None:
+        self.rest, self.best, self.rules = rest, best, rest.program.rules
+        self.loads, self.sizes, self.room = rest.loads, rest.sizes, rest.room
+        self.places = [0] * len(rest.loads)
         self.order: list[int] = []
-        tables = [op.table for op in program.ops]
-        self.sizes = [int(t.preload_bytes[c]) for t, c in zip(tables, choice, strict=True)]
-        self.room = [
-            program.rules.capacity_bytes - op.resident_bytes - int(op.table.execute_bytes[c])
-            for op, c in zip(program.ops, choice, strict=True)
-        ]
 
     def run(self) -> None:
         """Search from the start."""
-        self.step(0, frozenset(j for j, load in enumerate(self.loads) if load.loads), Clock(), 0)
+        self.step(0, 0, Clock(), 0)
 
-    def step(self, i: int, unissued: frozenset[int], clock: Clock, held: int) -> None:
-        """In front of execute i, with `held` bytes of preloads on their way or landed."""
+    def step(self, i: int, issued: int, clock: Clock, held: int) -> None:
+        """In front of execute i, with the preloads of a set of operators issued (bit j: operator j)
+        and `held` bytes of them on their way or landed."""
         self.best.nodes -= 1
         if self.best.nodes <= 0:
             return
@@ -114,27 +105,46 @@ class _Search:
             if clock.now < self.best.time_s:
                 self.best.time_s = clock.now
                 order = (*self.order, *(j for j in range(i) if not self.loads[j].loads))
-                self.best.schedule = Schedule(self.choice, tuple(self.places), order)
+                self.best.schedule = Schedule(self.rest.choice, tuple(self.places), order)
             return
-        queued = sum(self.loads[j].preload_s for j, _ in clock.queue)
-        if clock.queue:
-            queued -= (1.0 - clock.left) * self.loads[clock.queue[0][0]].preload_s
-        if clock.now + _bound(self.loads, i, sorted(unissued), queued) >= self.best.time_s:
-            return
-        own = self.sizes[i] if self.loads[i].loads else 0
-        if i not in unissued and held - own <= self.room[i]:
+        branches: list[tuple[float, int, Clock]] = []
+        here = self.rest.all & ~issued
+        own = self.sizes[i] if issued >> i & 1 else 0
+        if not here >> i & 1 and held - own <= self.room[i]:
             after = clock.copy()
-            execute(after, self.loads, i, self.program.rules)
-            self.step(i + 1, unissued, after, held - own)
-        for j in sorted(unissued):
-            if j != i and held + self.sizes[j] - (own if i not in unissued else 0) > self.room[i]:
-                continue
-            after = clock.copy()
-            issue(after, self.loads, j, self.program.rules)
-            self.places[j] = i
-            self.order.append(j)
-            self.step(i, unissued - {j}, after, held + self.sizes[j])
-            self.order.pop()
+            execute(after, self.loads, i, self.rules)
+            if not self.waits(after):
+                branches.append((self.rest.bound(i + 1, issued, after), -1, after))
+        for j in range(i, len(self.loads)):
+            fits = j == i or held + self.sizes[j] - own <= self.room[i]
+            if here >> j & 1 and fits:
+                after = clock.copy()
+                issue(after, self.loads, j, self.rules)
+                branches.append((self.rest.bound(i, issued | 1 << j, after), j, after))
+        for bound, j, after in sorted(branches, key=lambda branch: branch[:2]):
+            if bound >= self.best.enough_s:
+                return
+            if j < 0:
+                self.step(i + 1, issued, after, held - own)
+            else:
+                self.places[j] = i
+                self.order.append(j)
+                self.step(i, issued | 1 << j, after, held + self.sizes[j])
+                self.order.pop()
+
+    def waits(self, after: Clock) -> bool:
+        """Whether what was issued last could as well be issued behind the execute that has run.
+
+        If it has not begun to land, and what lands before it still takes no less than its latency
+        (at most a second of it lands in a second), its first byte waits for the queue alone, now
+        or then: all times are the same, and it waits beside one execute less. Places only grow from
+        such a schedule to its equal, so of every schedule some equal one is a branch.
+        """
+        if len(after.queue) < 2:
+            return False
+        ahead = sum(self.rest.work_s[j] for j, _ in after.queue[:-1])
+        ahead -= (1.0 - after.left) * self.rest.work_s[after.queue[0][0]]
+        return ahead >= self.rules.latency_s
 
 
 # ---------------------------------------------------------------------- random programs
