@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
+from elk_ir.dialects.icca.ops import RepeatOp
 from elk_ir.errors import CapacityError
 from elk_ir.memory.lifetimes import Problem
 from elk_ir.memory.offsets import allocate
@@ -25,6 +26,7 @@ from elk_ir.passes.icca_schedule_model import (
 from elk_ir.passes.icca_spill import SPILLED, spill
 from elk_ir.passes.icca_support import chip_of, executes, program_of
 from elk_ir.passes.icca_timeline import timeline_of
+from elk_ir.passes.icca_unroll_layers import unroll_layers
 from elk_ir.report_json import hbm_footprint_bytes
 from elk_ir.schedule.policies import EXECUTABLE, Effort, Policy, Solved, policy
 from elk_ir.schedule.search import STEPS, STEPS_PER_SECOND
@@ -47,6 +49,13 @@ RETRIES = 7
 
 RETRIED_EXECUTES = 7 * 64
 """Executes of all of these together, but for one retry: long programs take long to schedule."""
+
+LAYERS = 2
+"""Layers in the body of a loop that is unrolled for addresses."""
+
+FREE = 2e-3
+"""By this part of its time an unrolled loop may be slower than a schedule without addresses before
+other ways are tried."""
 
 WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
@@ -75,12 +84,9 @@ def schedule_module(
     `icca.schedule_outside_slack_bytes`. bare_fits: see `Scheduling`; some amount then leads to
     addresses. Raises CapacityError.
     """
-    found = tables or tables_of(module)
-    rounds = _Rounds(module, policy, keep_plans, found, retries, bare_fits)
+    rounds = _Rounds(module, policy, keep_plans, tables or tables_of(module), retries, bare_fits)
     wide = _unrolled(module) if unroll else None
-    best = None if wide is None else rounds.first_addresses()
-    if best is None:
-        best = _fastest(module, wide, rounds)
+    best = _fastest(rounds, None if wide is None else replace(rounds, module=wide))
     _replace_body(module, best.module)
     if not best.separate:
         module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(best.slack_bytes, i64)
@@ -88,6 +94,50 @@ def schedule_module(
         held = IntegerAttr(best.outside_bytes, i64)
         module.attributes["icca.schedule_outside_slack_bytes"] = held
     return best
+
+
+def _fastest(rounds: _Rounds, wide: _Rounds | None) -> Scheduling:
+    """The fastest of what `rounds` and `wide` (the same with loops unrolled) lead to.
+
+    Loops are unrolled where one layer has no addresses of its own accord, and then one layer is
+    looked at only if that costs time. Raises CapacityError.
+    """
+    if wide is None:
+        return rounds.fastest()
+    first, free_s = rounds.until_fragmented()
+    if first is not None:
+        return rounds.fastest(first)
+    best: Scheduling | None = None
+    with suppress(CapacityError):
+        best = wide.fastest()
+    if best is not None and best.time_s <= free_s * (1.0 + FREE):
+        return best
+    try:
+        other = rounds.fastest()
+    except CapacityError:
+        if best is None:
+            raise
+        return best
+    return other if best is None or other.time_s <= best.time_s else best
+
+
+def _unrolled(module: ModuleOp) -> ModuleOp | None:
+    """A copy with two layers in the bodies of its loops, if that leaves them at least two turns."""
+    loops = [o for o in program_of(module).walk() if isinstance(o, RepeatOp)]
+    if not loops or min(o.count.value.data for o in loops) < 2 * LAYERS:
+        return None
+    copy = module.clone()
+    return copy if unroll_layers(copy, LAYERS) == len(loops) else None
+
+
+class _FragmentedError(Exception):
+    """A loop has room for its bytes but no addresses; `time_s` of a schedule without them."""
+
+    def __init__(self, time_s: float) -> None:
+        super().__init__()
+        self.time_s = time_s
+
+
 @dataclass
 class _Rounds:
     """Schedules of a module, made again with what the last one has taught until addresses exist.
@@ -137,8 +187,45 @@ class _Rounds:
         made.run()
         return made
 
-    def run(self, *, ask: bool, around: bool) -> Scheduling:
-        """A schedule with addresses. Raises CapacityError."""
+    def fastest(self, first: Scheduling | None = None) -> Scheduling:
+        """The fastest schedule with addresses; with `retries` of all ways to them. first: where
+        the first way leads, if that is known. Raises CapacityError."""
+        if first is None:
+            try:
+                first = self.run(ask=True, around=True)
+            except CapacityError:
+                first = self.run(ask=True, around=False)
+        if not self.retries or first.separate:
+            return first
+        best = first
+        ways: list[tuple[bool, bool]] = []
+        if first.addresses_bytes is not None:
+            ways.append((False, True))
+        if first.outside_bytes:
+            ways.append((True, False))
+        while ways:
+            ask, around = ways.pop()
+            with suppress(CapacityError):
+                other = self.run(ask=ask, around=around)
+                if other.outside_bytes and not ask:
+                    ways.append((False, False))
+                if other.time_s < best.time_s:
+                    best = other
+        return best
+
+    def until_fragmented(self) -> tuple[Scheduling | None, float]:
+        """What `run` does as long as loops have addresses without being asked for them; None where
+        they have not, and the time of the schedule that has room for all of its bytes then."""
+        try:
+            return self.run(ask=True, around=True, loops=False), 0.0
+        except _FragmentedError as error:
+            return None, error.time_s
+        except CapacityError:
+            return None, 0.0
+
+    def run(self, *, ask: bool, around: bool, loops: bool = True) -> Scheduling:
+        """A schedule with addresses. loops: go on when loops have none. Raises CapacityError, and
+        _FragmentedError."""
         resident = [0] * self.count
         held = before = _Held()
         margins = _Margins(self.capacity)
@@ -161,7 +248,10 @@ class _Rounds:
                 late = max(0, round_ - ROUNDS // 2)
                 step = max(8, excess, late * self.capacity // ROUNDS)
                 before = held
-                if around and self.loops_fit(live.problem):
+                fit = around and self.loops_fit(live.problem)
+                if not fit and not loops:
+                    raise _FragmentedError(scheduling.time_s)
+                if fit:
                     held = replace(held, outside=held.outside + step)
                 elif ask and margins.grows(excess, scheduling):
                     held = replace(held, addresses=margins.addresses_bytes)
@@ -344,6 +434,7 @@ def _schedule_by_name(
         tables=tables,
         retries=retries,
         bare_fits=bare_fits,
+        unroll=True,
     )
     if name == EXECUTABLE[-1]:
         value = _simulated(best, energy)
@@ -359,6 +450,7 @@ def _schedule_by_name(
                     tables=tables,
                     retries=not energy,
                     bare_fits=bare_fits,
+                    unroll=True,
                 )
             except CapacityError:
                 continue  # its plans leave no room for addresses
