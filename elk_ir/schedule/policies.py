@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.inductive import does_not_fit, elk_dyn
 from elk_ir.schedule.model import Program, Schedule, placed_stores
-from elk_ir.schedule.pack import addressed
+from elk_ir.schedule.pack import addressed, overflow_bytes
 from elk_ir.schedule.reorder import elk_full, reordered
 from elk_ir.schedule.search import STEPS, score_of, search
 from elk_ir.schedule.static import basic, static
@@ -62,7 +62,13 @@ def policy(
     chosen = "elk-full" if name == REFERENCE else name
     if chosen not in _ELK:
         raise KeyError(name)
-    return lambda program: min(_all(chosen, program, energy, known), key=score_of(program, energy))
+
+    def chosen_policy(program: Program) -> Schedule:
+        score = score_of(program, energy)
+        found = _all(chosen, program, energy, known)
+        return min(found, key=lambda s: (overflow_bytes(program, s) > 0, score(s)))
+
+    return chosen_policy
 
 
 def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
@@ -70,8 +76,12 @@ def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Sche
     where they are asked for and can be had."""
     key = (name, energy, program.key, program.addresses_key)
     if key not in solved:
-        found = (addressed(program, s) or s for s in _scheduled(name, program, energy, solved))
-        solved[key] = [placed_stores(program, schedule) for schedule in found]
+        found: dict[Schedule, None] = {}
+        for each in _scheduled(name, program, energy, solved):
+            schedule = placed_stores(program, replace(each, stores=()))
+            schedule = addressed(program, schedule) or schedule
+            found[placed_stores(program, schedule)] = None
+        solved[key] = list(found)
     return solved[key]
 
 
@@ -85,13 +95,22 @@ def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> lis
         if len(op.table) == 0 or int(op.table.execute_bytes.min()) > room:
             raise does_not_fit(program, i)
     weights = [Weights(preload=price, energy=energy) for price in PRICES]
+    cases = [(case, each) for case in _without_stores(program) for each in weights]
     if name == "elk-full":
         first = _scheduled("elk-dyn", program, energy, solved)
-        found = [elk_full(program, w, dyn) for w, dyn in zip(weights, first, strict=True)]
+        found = [elk_full(case, w, dyn) for (case, w), dyn in zip(cases, first, strict=True)]
     else:
-        found = [_ELK[name](program, each) for each in weights]
+        found = [_ELK[name](case, each) for case, each in cases]
     solved[key] = found
     return found
+
+
+def _without_stores(program: Program) -> list[Program]:
+    """The program, and the same without what it may store later. A policy takes a store for one
+    that is issued as early as can be, and what is preloaded ahead of it for what it waits for; in
+    front of another execute it may cost nothing."""
+    kept = tuple(store for store in program.stores if not store.movable)
+    return [program] if kept == program.stores else [program, replace(program, stores=kept)]
 
 
 def _searched(program: Program, energy: bool, effort: Effort, solved: Solved) -> Schedule:
