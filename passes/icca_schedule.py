@@ -54,8 +54,8 @@ LAYERS = 2
 """Layers in the body of a loop that is unrolled for addresses."""
 
 FREE = 2e-3
-"""By this part of its time an unrolled loop may be slower than a schedule without addresses before
-other ways are tried."""
+"""By this part of its time an unrolled loop may be slower than one without addresses before other
+ways are tried."""
 
 WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
@@ -97,28 +97,17 @@ def schedule_module(
 
 
 def _fastest(rounds: _Rounds, wide: _Rounds | None) -> Scheduling:
-    """The fastest of what `rounds` and `wide` (the same with loops unrolled) lead to.
-
-    Loops are unrolled where one layer has no addresses of its own accord, and then one layer is
-    looked at only if that costs time. Raises CapacityError.
-    """
+    """The fastest of what `rounds` and `wide` (the same with loops unrolled) lead to: loops are
+    unrolled where one layer has no addresses of its own accord. Raises CapacityError."""
     if wide is None:
         return rounds.fastest()
     first, free_s = rounds.until_fragmented()
     if first is not None:
         return rounds.fastest(first)
-    best: Scheduling | None = None
-    with suppress(CapacityError):
-        best = wide.fastest()
-    if best is not None and best.time_s <= free_s * (1.0 + FREE):
-        return best
     try:
-        other = rounds.fastest()
+        return wide.fastest(enough_s=free_s * (1.0 + FREE))
     except CapacityError:
-        if best is None:
-            raise
-        return best
-    return other if best is None or other.time_s <= best.time_s else best
+        return rounds.fastest()
 
 
 def _unrolled(module: ModuleOp) -> ModuleOp | None:
@@ -163,6 +152,7 @@ class _Rounds:
         self.capacity = chip_of(self.module).usable_sram_per_core_bytes
         self.count = sum(1 for _ in executes(program_of(self.module)))
         self.heights: dict[Problem, int] = {}
+        self.enough_s = 0.0
 
     def height_bytes(self, problem: Problem) -> int:
         """What an allocation takes. Those of earlier rounds are known: many end in the same
@@ -187,9 +177,11 @@ class _Rounds:
         made.run()
         return made
 
-    def fastest(self, first: Scheduling | None = None) -> Scheduling:
-        """The fastest schedule with addresses; with `retries` of all ways to them. first: where
-        the first way leads, if that is known. Raises CapacityError."""
+    def fastest(self, first: Scheduling | None = None, enough_s: float = 0.0) -> Scheduling:
+        """The fastest schedule with addresses; with `retries` of all ways to them, until one takes
+        no more than `enough_s`. first: where the first way leads, if that is known. Raises
+        CapacityError."""
+        self.enough_s = enough_s
         if first is None:
             try:
                 first = self.run(ask=True, around=True)
@@ -203,7 +195,7 @@ class _Rounds:
             ways.append((False, True))
         if first.outside_bytes:
             ways.append((True, False))
-        while ways:
+        while ways and best.time_s > enough_s:
             ask, around = ways.pop()
             with suppress(CapacityError):
                 other = self.run(ask=ask, around=around)
@@ -269,6 +261,8 @@ class _Rounds:
             return best
         tries = max(1, min(RETRIES, RETRIED_EXECUTES // max(1, self.count)))
         for part in range(1, tries + 1):
+            if best.time_s <= self.enough_s:
+                break
             slack, outside = (step * part // (tries + 1) // 8 * 8 for step in steps)
             less = replace(held, slack=before.slack + slack, outside=before.outside + outside)
             with suppress(CapacityError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from elk_ir.schedule.allocate import Weights
 from elk_ir.schedule.inductive import does_not_fit, elk_dyn
 from elk_ir.schedule.model import Program, Schedule, placed_stores
-from elk_ir.schedule.pack import addressed, overflow_bytes
+from elk_ir.schedule.pack import addressed
 from elk_ir.schedule.reorder import elk_full, reordered
 from elk_ir.schedule.search import STEPS, score_of, search
 from elk_ir.schedule.static import basic, static
@@ -62,27 +62,41 @@ def policy(
     chosen = "elk-full" if name == REFERENCE else name
     if chosen not in _ELK:
         raise KeyError(name)
-
-    def chosen_policy(program: Program) -> Schedule:
-        score = score_of(program, energy)
-        found = _all(chosen, program, energy, known)
-        return min(found, key=lambda s: (overflow_bytes(program, s) > 0, score(s)))
-
-    return chosen_policy
+    return lambda program: _all(chosen, program, energy, known)[0]
 
 
 def _all(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
-    """The schedules of a policy under every price, with stores at their best places, and addresses
-    where they are asked for and can be had."""
+    """The schedules of a policy under every price, with stores at their best places, the best one
+    first; with addresses where they are asked for, as long as one can become the best that way."""
     key = (name, energy, program.key, program.addresses_key)
     if key not in solved:
-        found: dict[Schedule, None] = {}
-        for each in _scheduled(name, program, energy, solved):
-            schedule = placed_stores(program, replace(each, stores=()))
-            schedule = addressed(program, schedule) or schedule
-            found[placed_stores(program, schedule)] = None
-        solved[key] = list(found)
+        score = score_of(program, energy)
+        found = dict.fromkeys(_scheduled(name, program, energy, solved))
+        if name == "elk-full":
+            # Its first order is that of the operators, in which addresses may be had for less.
+            found |= dict.fromkeys(_scheduled("elk-dyn", program, energy, solved))
+        placed = [placed_stores(program, replace(each, stores=())) for each in found]
+        placed.sort(key=score)
+        if program.addresses_bytes is not None:
+            placed = _addressed(program, placed, score)
+        solved[key] = placed
     return solved[key]
+
+
+def _addressed(
+    program: Program, schedules: Sequence[Schedule], score: Callable[[Schedule], float]
+) -> list[Schedule]:
+    """Schedules with addresses, the best one first; those as they are if none can have some."""
+    best: list[tuple[float, Schedule]] = []
+    for schedule in schedules:
+        if best and best[0][0] <= score(schedule):
+            break  # with addresses it would be worse still
+        found = addressed(program, schedule)
+        if found is not None:
+            found = placed_stores(program, found)
+            best.append((score(found), found))
+            best.sort(key=lambda entry: entry[0])
+    return [schedule for _, schedule in best] or list(schedules)
 
 
 def _scheduled(name: str, program: Program, energy: bool, solved: Solved) -> list[Schedule]:
