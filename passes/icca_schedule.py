@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import PassFailedException
 from elk_ir.dialects.icca.ops import RepeatOp
 from elk_ir.errors import CapacityError
 from elk_ir.memory.lifetimes import Problem
-from elk_ir.memory.offsets import allocate
+from elk_ir.memory.offsets import allocate, loop_buffers
 from elk_ir.passes.icca_fit import ChipChanges, fits_bare, set_smallest_plans
 from elk_ir.passes.icca_liveness import liveness
 from elk_ir.passes.icca_schedule_model import (
@@ -56,6 +56,9 @@ LAYERS = 2
 FREE = 2e-3
 """By this part of its time an unrolled loop may be slower than one without addresses before other
 ways are tried."""
+
+POOR = 2e-2
+"""By this part of its time it may be slower where trying is expensive."""
 
 WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
@@ -187,7 +190,8 @@ class _Rounds:
                 first = self.run(ask=True, around=True)
             except CapacityError:
                 first = self.run(ask=True, around=False)
-        if not self.retries or first.separate:
+        found = self.retries or first.time_s > enough_s * (1.0 + POOR) > 0.0
+        if first.separate or not found:
             return first
         best = first
         ways: list[tuple[bool, bool]] = []
@@ -274,18 +278,10 @@ class _Rounds:
 
     def loops_fit(self, problem: Problem) -> bool:
         """Whether what lives in loops has addresses, if it were not for the rest of the program."""
-        within = [
-            b
-            for b in problem.buffers
-            if any(
-                start < loop.end and loop.start < end
-                for start, end in problem.intervals(b)
-                for loop in problem.loops
-            )
-        ]
-        if len(within) in (0, len(problem.buffers)):
+        within, around = loop_buffers(problem)
+        if not within or not around:
             return False
-        return self.height_bytes(replace(problem, buffers=tuple(within))) <= self.capacity
+        return self.height_bytes(replace(problem, buffers=within)) <= self.capacity
 
     @property
     def worth(self) -> float:

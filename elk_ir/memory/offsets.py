@@ -9,14 +9,14 @@ the same problem and seed give the same bytes on any machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from elk_ir.errors import CapacityError
 from elk_ir.memory.check import peak
 from elk_ir.memory.graph import Sections, sections_of
-from elk_ir.memory.lifetimes import Problem
+from elk_ir.memory.lifetimes import Buffer, Problem
 from elk_ir.memory.search import RULES, Floats, Search
 
 STEPS_PER_SECOND = 3000
@@ -60,21 +60,78 @@ def allocate(
     """
     graph = sections_of(problem)
     _refuse_fixed_overlaps(graph)
-    offsets = min(
-        (first_fit(graph, order) for order in _greedy_orders(graph)),
-        key=lambda found: _height(graph, found),
-    )
-    state = _State(offsets, _height(graph, offsets), graph.lower_bound_bytes)
+    state = _first(graph)
     steps = int(time_budget_s * STEPS_PER_SECOND)
     goal = state.bound if minimize else problem.capacity_bytes
     # Without `minimize` a search is pointless when even the live bytes exceed the capacity.
     if state.height > goal >= state.bound:
         state = _lower(graph, state, goal, problem.capacity_bytes, steps, seed)
+        if state.height > problem.capacity_bytes:
+            state = _loops_first(problem, graph, state, steps, seed)
     if require_fit and state.height > problem.capacity_bytes:
         raise _does_not_fit(problem, state)
     named = {buffer.name: buffer.fixed_offset_bytes or 0 for buffer in problem.buffers}
     named.update(zip(graph.names, state.offsets, strict=True))
     return Allocation(named, state.height, state.height <= state.bound, state.bound, state.used)
+
+
+def _loops_first(problem: Problem, graph: Sections, state: _State, steps: int, seed: int) -> _State:
+    """``state``, or what is lower: the buffers that live in loops get their offsets alone, and what
+    is around them theirs beside these. Loops are the tightest part of a program as a rule, and what
+    is around them has no end of orders in which they do not fit."""
+    within, around = loop_buffers(problem)
+    if not within or not around:
+        return state
+    inner = sections_of(replace(problem, buffers=within))
+    found = _placed(inner, problem.capacity_bytes, steps, seed)
+    if found.height > problem.capacity_bytes:
+        return replace(state, used=state.used + found.used)
+    known = dict(zip(inner.names, found.offsets, strict=True))
+    pinned = tuple(
+        replace(b, fixed_offset_bytes=known.get(b.name, b.fixed_offset_bytes))
+        for b in problem.buffers
+    )
+    whole = _placed(
+        sections_of(replace(problem, buffers=pinned)), problem.capacity_bytes, steps, seed
+    )
+    used = state.used + found.used + whole.used
+    if whole.height >= state.height:
+        return replace(state, used=used)
+    return _State(whole.offsets, whole.height, graph.lower_bound_bytes, used)
+
+
+def _placed(graph: Sections, capacity: int, steps: int, seed: int) -> _State:
+    """Offsets within the capacity, or the lowest that are found."""
+    state = _first(graph)
+    if state.height > capacity >= state.bound:
+        state = _lower(graph, state, capacity, capacity, steps, seed)
+    return state
+
+
+def _first(graph: Sections) -> _State:
+    """The lowest of a few first fits."""
+    offsets = min(
+        (first_fit(graph, order) for order in _greedy_orders(graph)),
+        key=lambda found: _height(graph, found),
+    )
+    return _State(offsets, _height(graph, offsets), graph.lower_bound_bytes)
+
+
+def loop_buffers(problem: Problem) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+    """The buffers that live at some time of a loop, and the others."""
+    within = {
+        b.name
+        for b in problem.buffers
+        if any(
+            start < loop.end and loop.start < end
+            for start, end in problem.intervals(b)
+            for loop in problem.loops
+        )
+    }
+    return (
+        tuple(b for b in problem.buffers if b.name in within),
+        tuple(b for b in problem.buffers if b.name not in within),
+    )
 
 
 def first_fit(graph: Sections, order: Iterable[int]) -> list[int]:
