@@ -181,7 +181,7 @@ def _layers(module: ModuleOp, schedules: Sequence[tuple[Program, Schedule]]) -> 
     loop = bodies[k].body_of
     assert isinstance(loop, RepeatOp)
     # Layers peeled off behind the loop are layers: they only stand elsewhere.
-    peeled = program.repeats - loop.count.value.data
+    peeled = program.repeats - program.copies * loop.count.value.data
     others = [p.repeats * t for (p, _), t in zip(periodic, times, strict=True)]
     before_s = sum(others) - others[k]
     behind_s = -peeled * times[k]
@@ -191,7 +191,7 @@ def _layers(module: ModuleOp, schedules: Sequence[tuple[Program, Schedule]]) -> 
             before_s += seconds
         else:
             behind_s += seconds
-    executes = tuple(bodies[k].executes)
+    executes = tuple(bodies[k].executes[: len(program.ops)])
     weights = tuple(
         all(
             hbm[p.source.root_reference.data].kind.data is HbmKind.WEIGHT and p.rows is None

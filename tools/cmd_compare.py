@@ -294,6 +294,7 @@ def _fields(
     period = _period(result.frame)
     if bodies and period is not None:
         program, schedule = max(bodies, key=lambda b: len(b[0].ops))
+        period /= program.copies
         hbm_s = sum(op.table.hbm_s for op in program.ops if op.loads)
         bound = lower_bound_s(program)
         model = evaluate(program, schedule)
@@ -302,6 +303,7 @@ def _fields(
         fields["lower_bound_s"] = max(fields["lower_bound_s"], outside + (layers - 1) * bound)
         fields |= {
             "layers": layers,
+            "layers_per_iteration": program.copies,
             "layer_time_s": period,
             "layer_hbm_s": hbm_s,
             "layer_lower_bound_s": bound,
@@ -313,8 +315,8 @@ def _fields(
 
 
 def _period(frame: Frame) -> float | None:
-    """The time of one layer of the loop that runs most often, in its steady state; of a loop that
-    never settles, the mean of its later half."""
+    """The time of one iteration of the loop that runs most often, in its steady state; of a loop
+    that never settles, the mean of its later half."""
     most = max(frame.inner, key=lambda entry: entry[1], default=None)
     if most is None or most[1] < 2:
         later = frame.inner[len(frame.inner) // 2 :]
