@@ -78,7 +78,7 @@ def unroll_layers(module: ModuleOp, factor: int) -> int:
     for op in list(_layered(program)):
         # What loops read is rewritten in the copies of their bodies.
         if _tensor(op) in stacks and op.layer is not None and _index(op.layer)[0] is None:
-            _set_layer(op, op, stacks, _index(op.layer)[1], None)
+            _set_layer(op, op, stacks, _index(op.layer)[1], None, {})
     for loop in loops:
         _unroll(loop, factor, stacks)
     return len(loops)
@@ -185,20 +185,22 @@ def _set_layer(
     stacks: Mapping[str, list[str]],
     layer: int,
     counter: SSAValue | None,
+    known: dict[int, SSAValue],
 ) -> None:
-    """Let `op` move what `like` does of layer `layer` + factor · `counter`."""
+    """Let `op` move what `like` does of layer `layer` + factor · `counter`. known: layers of stacks
+    that stand in front of `op`, by what is added to the counter."""
     names = stacks[_tensor(like)]
     rest, offset = layer % len(names), layer // len(names)
     target = SymbolRefAttr(names[rest])
     op.properties["source" if isinstance(op, PreloadOp) else "target"] = target
-    index = counter
-    if index is None or offset:
+    index = known.get(offset, None if offset else counter)
+    if index is None:
         new = LayerOp(offset, counter)
         copy_location(op, new)
         block = op.parent_block()
         assert block is not None
         block.insert_op_before(new, op)
-        index = new.result
+        index = known[offset] = new.result
     assert op.layer is not None
     op.operands[list(op.operands).index(op.layer)] = index
 
@@ -247,6 +249,7 @@ def _copy(
     """A copy of `body`, at the end of `into`, for layer `layer` + factor · `counter` and carried
     `values`; what it yields."""
     mapping: dict[SSAValue, SSAValue] = dict(zip(body.args[1:], values, strict=True))
+    known: dict[int, SSAValue] = {}
     for op in body.ops:
         if isinstance(op, YieldOp):
             return [mapping.get(v, v) for v in op.values]
@@ -260,5 +263,5 @@ def _copy(
             base, offset = _index(op.layer)
             if base is not None:
                 assert isinstance(new, PreloadOp | StoreOp)
-                _set_layer(new, op, stacks, layer + offset, counter)
+                _set_layer(new, op, stacks, layer + offset, counter, known)
     raise AssertionError("the body of a loop ends with icca.yield")
