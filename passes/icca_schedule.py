@@ -108,7 +108,7 @@ def _fastest(rounds: _Rounds, wide: _Rounds | None) -> Scheduling:
     if first is not None:
         return rounds.fastest(first)
     try:
-        return wide.fastest(enough_s=free_s * (1.0 + FREE))
+        return replace(wide, enough_s=free_s * (1.0 + FREE)).fastest()
     except CapacityError:
         return rounds.fastest()
 
@@ -150,12 +150,13 @@ class _Rounds:
     tables: Tables
     retries: bool
     bare_fits: bool
+    enough_s: float = 0.0
+    """Once a schedule takes no more, no other is looked for."""
 
     def __post_init__(self) -> None:
         self.capacity = chip_of(self.module).usable_sram_per_core_bytes
         self.count = sum(1 for _ in executes(program_of(self.module)))
         self.heights: dict[Problem, int] = {}
-        self.enough_s = 0.0
 
     def height_bytes(self, problem: Problem) -> int:
         """What an allocation takes. Those of earlier rounds are known: many end in the same
@@ -180,18 +181,16 @@ class _Rounds:
         made.run()
         return made
 
-    def fastest(self, first: Scheduling | None = None, enough_s: float = 0.0) -> Scheduling:
-        """The fastest schedule with addresses; with `retries` of all ways to them, until one takes
-        no more than `enough_s`. first: where the first way leads, if that is known. Raises
-        CapacityError."""
-        self.enough_s = enough_s
+    def fastest(self, first: Scheduling | None = None) -> Scheduling:
+        """The fastest schedule with addresses; with `retries` of all ways to them. first: where
+        the first way leads, if that is known. Raises CapacityError."""
         if first is None:
             try:
                 first = self.run(ask=True, around=True)
             except CapacityError:
                 first = self.run(ask=True, around=False)
-        found = self.retries or first.time_s > enough_s * (1.0 + POOR) > 0.0
-        if first.separate or not found:
+        poor = first.time_s > self.enough_s * (1.0 + POOR) > 0.0
+        if first.separate or not (self.retries or poor):
             return first
         best = first
         ways: list[tuple[bool, bool]] = []
@@ -199,7 +198,7 @@ class _Rounds:
             ways.append((False, True))
         if first.outside_bytes:
             ways.append((True, False))
-        while ways and best.time_s > enough_s:
+        while ways and best.time_s > self.enough_s:
             ask, around = ways.pop()
             with suppress(CapacityError):
                 other = self.run(ask=ask, around=around)
