@@ -58,7 +58,7 @@ FREE = 2e-3
 ways are tried."""
 
 POOR = 2e-2
-"""By this part of its time it may be slower where trying is expensive."""
+"""By this part of its time it may be slower before what is expensive is tried."""
 
 WORTH = 1 / 32
 """From this part of the SRAM on, what is held back for fragmentation is worth retrying."""
@@ -101,16 +101,25 @@ def schedule_module(
 
 def _fastest(rounds: _Rounds, wide: _Rounds | None) -> Scheduling:
     """The fastest of what `rounds` and `wide` (the same with loops unrolled) lead to: loops are
-    unrolled where one layer has no addresses of its own accord. Raises CapacityError."""
+    unrolled where one layer has no addresses of its own accord, and other ways are tried where
+    that is much slower than a schedule without addresses. Raises CapacityError."""
     if wide is None:
         return rounds.fastest()
     first, free_s = rounds.until_fragmented()
     if first is not None:
         return rounds.fastest(first)
+    best: Scheduling | None = None
+    with suppress(CapacityError):
+        best = replace(wide, enough_s=free_s * (1.0 + FREE)).fastest()
+    if best is not None and best.time_s <= free_s * (1.0 + POOR):
+        return best
     try:
-        return replace(wide, enough_s=free_s * (1.0 + FREE)).fastest()
+        other = rounds.fastest()
     except CapacityError:
-        return rounds.fastest()
+        if best is None:
+            raise
+        return best
+    return other if best is None or other.time_s < best.time_s else best
 
 
 def _unrolled(module: ModuleOp) -> ModuleOp | None:

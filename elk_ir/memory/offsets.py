@@ -101,10 +101,13 @@ def _loops_first(problem: Problem, graph: Sections, state: _State, steps: int, s
 
 
 def _placed(graph: Sections, capacity: int, steps: int, seed: int) -> _State:
-    """Offsets within the capacity, or the lowest that are found."""
+    """Offsets within the capacity, or the lowest first fit where none are found."""
     state = _first(graph)
     if state.height > capacity >= state.bound:
-        state = _lower(graph, state, capacity, capacity, steps, seed)
+        found, _, used = _solve(graph, capacity, steps, seed)
+        if found is not None:
+            return _State(found, _height(graph, found), state.bound, used)
+        state = replace(state, used=used)
     return state
 
 
@@ -177,7 +180,11 @@ def _lower(
     attempt = max(capacity, state.bound) if state.height > capacity else goal
     failed = goal - 1  # the largest height that was given up
     while state.height > max(goal, state.bound) and state.used < steps:
-        share = (steps - state.used + 1) // 2 if attempt in (goal, capacity) else steps // 8
+        share = steps // 8
+        if attempt == capacity and state.height > capacity:
+            share = (steps - state.used) * 3 // 4 + 1
+        elif attempt == goal:
+            share = (steps - state.used + 1) // 2
         found, refuted, used = _solve(graph, attempt, min(share, steps - state.used), seed)
         bound = max(state.bound, attempt + 1) if refuted else state.bound
         if found is not None:
