@@ -216,8 +216,9 @@ def parts(name: str) -> None:
 
 
 def fragmentation(name: str) -> None:
-    """The model's time of schedules whose live bytes fit, and of those that have addresses."""
-    head("case", "no addresses, ms", "bytes too many", "with addresses, ms", "held back")
+    """The model's time of schedules whose live bytes fit, and of those that have addresses, with
+    one layer a turn of the loop and where it may be unrolled."""
+    head("case", "no addresses, ms", "bytes too many", "one layer, ms", "may unroll, ms", "layers")
     for title, file, batch, kv in FRAGMENTED:
         dims = {"batch": batch, "past_sequence_length": kv - 1}
         with quiet_collector():
@@ -225,20 +226,25 @@ def fragmentation(name: str) -> None:
             solved: Solved = {}
             chosen = policy(name, solved=solved)
             free = without_addresses(prepared, chosen)
-            placed = schedule_module(
-                prepared.module.clone(),
-                chosen,
-                keep_plans=False,
-                tables=prepared.tables,
-                retries=name != EXECUTABLE[-1],
+            one, several = (
+                schedule_module(
+                    prepared.module.clone(),
+                    chosen,
+                    keep_plans=False,
+                    tables=prepared.tables,
+                    retries=name != EXECUTABLE[-1],
+                    unroll=unroll,
+                )
+                for unroll in (False, True)
             )
         over = allocate(liveness(free.module).problem, time_budget_s=ALLOCATION_S).height_bytes
         row(
             f"{title} {batch}/{kv:,}",
             f"{free.time_s * 1e3:.2f}",
             f"{max(0, over - load_chip(POD).usable_sram_per_core_bytes):,}",
-            f"{placed.time_s * 1e3:.2f}",
-            f"{placed.slack_bytes:,}",
+            f"{one.time_s * 1e3:.2f}",
+            f"{several.time_s * 1e3:.2f}",
+            str(max(p.copies for p, _ in several.schedules)),
         )
 
 
