@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elk_ir.errors import CapacityError
+from elk_ir.memory import offsets
 from elk_ir.memory.check import check, peak
 from elk_ir.memory.lifetimes import Buffer, Loop, Problem
 from elk_ir.memory.offsets import allocate
@@ -203,6 +204,44 @@ def test_hard_instances_fit_their_capacity(instance: str) -> None:
     )
     found = allocate(problem, time_budget_s=60, require_fit=True)
     assert check(problem, found.offsets_bytes) == []
+
+
+def crowded(seed: int) -> Problem:
+    """A loop that carries buffers, and many short-lived ones around it."""
+    random = Random(seed)
+    found: list[Buffer] = []
+    for k in range(random.randint(6, 9)):
+        start, length = random.randrange(20, 60), random.randint(8, 30)
+        size = random.randint(1, 9) * 64
+        if start + length > 60:
+            entry, exit_ = random.randrange(2, 20), random.randrange(60, 80)
+            found.append(
+                Buffer(f"c{k}", size, start, start + length, cyclic=True, entry=entry, exit=exit_)
+            )
+        else:
+            found.append(Buffer(f"c{k}", size, start, start + length))
+    for k in range(random.randint(14, 24)):
+        start = random.choice([random.randrange(0, 18), random.randrange(60, 90)])
+        end = min(start + random.randint(3, 12), 20 if start < 20 else 100)
+        found.append(Buffer(f"o{k}", random.randint(1, 9) * 64, start, end))
+    problem = Problem(tuple(found), 1, loops=(Loop(20, 60),))
+    return replace(problem, capacity_bytes=peak(problem)[1])
+
+
+def test_what_lives_in_loops_is_placed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few steps, some programs that fit without a byte to spare fit only that way."""
+    problems = [crowded(seed) for seed in range(60)]
+    allocated = [allocate(p, time_budget_s=0.01) for p in problems]
+    for problem, found in zip(problems, allocated, strict=True):
+        wrong = check(replace(problem, capacity_bytes=found.height_bytes), found.offsets_bytes)
+        assert not wrong
+    fits = sum(a.height_bytes <= p.capacity_bytes for a, p in zip(allocated, problems, strict=True))
+    monkeypatch.setattr(offsets, "_loops_first", lambda _p, _g, state, *_: state)
+    alone = [allocate(p, time_budget_s=0.01) for p in problems]
+    assert all(a.height_bytes <= b.height_bytes for a, b in zip(allocated, alone, strict=True))
+    assert fits > sum(
+        a.height_bytes <= p.capacity_bytes for a, p in zip(alone, problems, strict=True)
+    )
 
 
 def test_intervals_of_linear_and_cyclic_buffers() -> None:
