@@ -200,7 +200,8 @@ def parts(name: str) -> None:
                 str(MODELS / "full" / file), POD, {"batch": 32, "past_sequence_length": 2047}
             )
             module = prepared.module.clone()
-            schedule_by_name(module, name, tables=prepared.tables)
+            scheduling = schedule_by_name(module, name, tables=prepared.tables)
+            layers = max(p.copies for p, _ in scheduling.schedules)
             chip = load_chip(POD)
             loop, machine = longest_loop(timeline_of(module)), machine_of(chip)
         assert loop is not None
@@ -214,7 +215,7 @@ def parts(name: str) -> None:
                 spent["sync"] += times * 2 * chip.sync_s if leaf.traffic.total_bytes else 0.0
             elif isinstance(leaf, Sync):
                 spent["sync"] += times * leaf.count * chip.sync_s
-        row(f"{title} 32/2,048", *(f"{1e6 * spent[kind]:.1f}" for kind in kinds))
+        row(f"{title} 32/2,048", *(f"{1e6 * spent[kind] / layers:.1f}" for kind in kinds))
 
 
 def fragmentation(name: str) -> None:
