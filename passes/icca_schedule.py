@@ -499,7 +499,8 @@ class IccaSchedulePass(ModulePass):
     and preload space), `elk-dyn` (inductive scheduling with cost-aware allocation), `elk-full`
     (that over preload orders), `search` (prices and local improvement, never worse than those;
     `time-budget-s` bounds it, `seed` fixes it). Preloads of a layer loop's first operators are
-    issued an iteration ahead where the policy wants it. `objective=energy` minimises energy.
+    issued an iteration ahead where the policy wants it; a loop in which they have room but no
+    addresses gets two layers a turn (`icca-unroll-layers`). `objective=energy` minimises energy.
     `plans=keep` leaves plans that are there as they are. Invariant: the numbers; every preload
     stays in front of its execute, and the result fits the chip's SRAM, addresses included. Fails
     with the operator that fits in no plan, and the smallest changes with which all would fit.
