@@ -342,12 +342,12 @@ def schedule_by_name(
 ) -> Scheduling:
     """`schedule_module` with a policy by name. solved: what calls with the same tables have found.
 
-    For `search`, which chooses by the scheduler's model, all other policies' programs are simulated
-    beside its own and the fastest is kept: the model can be off (by 9 % on one program), and where
-    fragmentation took room the search has begun again from other plans than they. A program that
-    does not fit is tried again with more and more of its tensors spilled to HBM (`icca-spill`), and
-    at last in the smallest plans of all operators. Raises the first CapacityError if none fits; its
-    message then says what would.
+    For `search`, which chooses by the scheduler's model, the programs of all other policies, and its
+    own without unrolled loops, are simulated beside its own and the fastest is kept: the model can be
+    off (by 9 % on one program), and where fragmentation took room the search has begun again from
+    other plans than they. A program that does not fit is tried again with more and more of its
+    tensors spilled to HBM (`icca-spill`), and at last in the smallest plans of all operators. Raises
+    the first CapacityError if none fits; its message then says what would.
     """
     tables = tables or tables_of(module)
 
@@ -420,36 +420,34 @@ def _schedule_by_name(
     bare_fits: bool = False,
 ) -> Scheduling:
     """`schedule_by_name` of a program as it is."""
-    best = module.clone()
     solved = {} if solved is None else solved
-    chosen = policy(name, energy=energy, effort=effort or Effort(), solved=solved)
-    # The search itself is too slow to be retried, and joules have no model of a program.
-    retries = name != EXECUTABLE[-1] and not energy
-    scheduling = schedule_module(
-        best,
-        chosen,
-        keep_plans=keep_plans,
-        tables=tables,
-        retries=retries,
-        bare_fits=bare_fits,
-        unroll=True,
-    )
-    if name == EXECUTABLE[-1]:
+    searches = name == EXECUTABLE[-1]
+
+    def scheduled(other: str, unroll: bool) -> tuple[ModuleOp, Scheduling]:
+        trial = module.clone()
+        scheduling = schedule_module(
+            trial,
+            policy(other, energy=energy, effort=effort or Effort(), solved=solved),
+            keep_plans=keep_plans,
+            tables=tables,
+            # The search is too slow to be retried, and joules have no model of a program.
+            retries=other != EXECUTABLE[-1] and not energy,
+            bare_fits=bare_fits,
+            unroll=unroll,
+        )
+        return trial, scheduling
+
+    best, scheduling = scheduled(name, True)
+    if searches:
         value = _simulated(best, energy)
         seen = [[s for _, s in scheduling.schedules]]
-        for rival in EXECUTABLE[:-1]:
-            trial = module.clone()
-            chosen = policy(rival, energy=energy, solved=solved)
+        others = [(rival, True) for rival in EXECUTABLE[:-1]]
+        if any(program.copies > 1 for program, _ in scheduling.schedules):
+            # Faster by the model, which may be further off than the two are apart.
+            others.append((name, False))
+        for rival, unroll in others:
             try:
-                other = schedule_module(
-                    trial,
-                    chosen,
-                    keep_plans=keep_plans,
-                    tables=tables,
-                    retries=not energy,
-                    bare_fits=bare_fits,
-                    unroll=True,
-                )
+                trial, other = scheduled(rival, unroll)
             except CapacityError:
                 continue  # its plans leave no room for addresses
             schedules = [s for _, s in other.schedules]
