@@ -342,12 +342,12 @@ def schedule_by_name(
 ) -> Scheduling:
     """`schedule_module` with a policy by name. solved: what calls with the same tables have found.
 
-    For `search`, which chooses by the scheduler's model, the programs of all other policies, and its
-    own without unrolled loops, are simulated beside its own and the fastest is kept: the model can be
-    off (by 9 % on one program), and where fragmentation took room the search has begun again from
-    other plans than they. A program that does not fit is tried again with more and more of its
-    tensors spilled to HBM (`icca-spill`), and at last in the smallest plans of all operators. Raises
-    the first CapacityError if none fits; its message then says what would.
+    For `search`, which chooses by the scheduler's model, the programs of all other policies, and
+    its own without unrolled loops, are simulated beside its own and the fastest is kept: the model
+    can be off (by 9 % on one program), and where fragmentation took room the search has begun again
+    from other plans than they. A program that does not fit is tried again with more and more of its
+    tensors spilled to HBM (`icca-spill`), and at last in the smallest plans of all operators.
+    Raises the first CapacityError if none fits; its message then says what would.
     """
     tables = tables or tables_of(module)
 
