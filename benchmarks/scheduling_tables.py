@@ -61,7 +61,6 @@ CHUNKED = (
 )
 FRAGMENTED = (
     ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 2048),
-    ("OPT-30B", "opt-30b_L48_dyn_fp16_op20.onnx", 64, 4096),
     ("Gemma-2-27B", "gemma2-27b_L46_dyn_fp16_op20.onnx", 64, 2048),
     ("Llama-2-13B", "llama2-13b_L40_dyn_fp16_op20.onnx", 64, 2048),
     ("Llama-2-70B", "llama2-70b_L80_dyn_fp16_op20.onnx", 32, 2048),
