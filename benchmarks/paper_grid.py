@@ -324,9 +324,9 @@ def summary(cases: Sequence[Done]) -> list[str]:
                 f"- {policy} takes {average:.2f} times as long as elk-full (published: {published})"
             )
             for d in cases:
-                found = [d.results.get(p, {}).get("time_s") for p in (policy, "elk-full")]
-                if (d.case.batch, d.case.kv) == (32, 2048) and all(found):
-                    lines.append(f"  - {d.case}: {found[0] / found[1]:.2f}")
+                own, full = (d.results.get(p, {}).get("time_s") for p in (policy, "elk-full"))
+                if (d.case.batch, d.case.kv) == (32, 2048) and own and full:
+                    lines.append(f"  - {d.case}: {own / full:.2f}")
     shares = [
         d.results["ideal"]["time_s"] / d.results["elk-full"]["time_s"]
         for d in cases
@@ -338,8 +338,31 @@ def summary(cases: Sequence[Done]) -> list[str]:
             full, ideal = (d.results.get(p, {}) for p in ("elk-full", "ideal"))
             if "time_s" in full and "time_s" in ideal and ideal["time_s"] < 0.94 * full["time_s"]:
                 share = percent(ideal["time_s"] / full["time_s"])
-                lines.append(f"  - {d.case}: {share}; it is bound by {binds(full)}")
+                spent = full["breakdown_s"]
+                alone, stall = (
+                    percent(spent[part] / full["time_s"])
+                    for part in ("execute_only", "network_stall")
+                )
+                sram = percent(full["sram_peak_bytes"] / full["sram_capacity_bytes"])
+                lines.append(
+                    f"  - {d.case}: {share}; it is bound by {binds(full)}; nothing lands for"
+                    f" {alone} of its time, exchanges wait for {stall}; {sram} of the SRAM"
+                )
     return lines
+
+
+def model_errors(cases: Iterable[Done]) -> list[str]:
+    """By how much the scheduler's model of a layer is off from what is simulated, by variant."""
+    found: dict[str, list[float]] = {}
+    for done in cases:
+        for name, result in done.results.items():
+            if name != "ideal" and "layer_time_s" in result:
+                off = result["layer_model_s"] / result["layer_time_s"] - 1.0
+                found.setdefault(done.case.variant or "all-to-all", []).append(off)
+    return [
+        f"- a layer by the model, {variant}: {min(off):+.1%} to {max(off):+.1%} of the simulated"
+        for variant, off in found.items()
+    ]
 
 
 def print_tables(found: Iterable[Done], policies: Sequence[str]) -> None:
@@ -350,6 +373,7 @@ def print_tables(found: Iterable[Done], policies: Sequence[str]) -> None:
     variants = [d for d in cases if d.case.variant]
     blocks = [[*grid_table(plain, policies), "", *summary(plain)]] if plain else []
     blocks += [variant_table(variants)] if variants else []
+    blocks += [model_errors(cases)] if cases else []
     for lines in blocks:
         print("", *lines, sep="\n")
 

@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from elk_ir.diagnostics import fail_at
-from elk_ir.dialects.icca.ops import ExecuteOp, LayerOp, PreloadOp, RepeatOp
+from elk_ir.dialects.icca.ops import ExecuteOp, PreloadOp, RepeatOp
 from elk_ir.passes.icca_move_preloads import carry_preloads
-from elk_ir.passes.icca_support import executes, program_of
+from elk_ir.passes.icca_support import executes, layer_index, program_of
 
 NAME = "icca-carry-preload"
 
@@ -45,9 +45,7 @@ def _own_preload(execute: ExecuteOp, operand: int) -> PreloadOp:
 
 def _check_layer(preload: PreloadOp) -> None:
     """A preload of another layer each iteration, or of a tensor that is no stack."""
-    layer = preload.layer
-    while layer is not None and isinstance(layer.owner, LayerOp):
-        layer = layer.owner.base_layer
+    layer, _ = layer_index(preload.layer)
     if preload.layer is not None and not isinstance(layer, BlockArgument):
         fail_at(preload, f"{NAME}: the layer of this preload does not follow the loop")
 

@@ -17,7 +17,7 @@ from elk_ir.dialects.icca.ops import (
     YieldOp,
 )
 from elk_ir.dialects.location import copy_location
-from elk_ir.passes.icca_support import integer, yield_of
+from elk_ir.passes.icca_support import integer, layer_index, yield_of
 
 
 def own_preloads(execute: ExecuteOp) -> list[PreloadOp]:
@@ -211,10 +211,7 @@ def _issue(
     preload: PreloadOp, block: Block, anchor: Operation, layer: int, base: SSAValue | None
 ) -> PreloadOp:
     """A copy of `preload` in front of `anchor`, for layer `base` + `layer`."""
-    ahead, index = 0, preload.layer
-    while index is not None and isinstance(index.owner, LayerOp):
-        ahead += index.owner.offset.value.data
-        index = index.owner.base_layer
+    index, ahead = layer_index(preload.layer)
     counter: LayerOp | None = None
     if preload.layer is not None:
         # A constant layer stays what it is.

@@ -88,8 +88,7 @@ def schedule_module(
     addresses. Raises CapacityError.
     """
     rounds = _Rounds(module, policy, keep_plans, tables or tables_of(module), retries, bare_fits)
-    wide = _unrolled(module) if unroll else None
-    best = _fastest(rounds, None if wide is None else replace(rounds, module=wide))
+    best = _unrolled_or_not(rounds) if unroll else rounds.fastest()
     _replace_body(module, best.module)
     if not best.separate:
         module.attributes["icca.schedule_slack_bytes"] = IntegerAttr(best.slack_bytes, i64)
@@ -99,18 +98,19 @@ def schedule_module(
     return best
 
 
-def _fastest(rounds: _Rounds, wide: _Rounds | None) -> Scheduling:
-    """The fastest of what `rounds` and `wide` (the same with loops unrolled) lead to: loops are
-    unrolled where one layer has no addresses of its own accord, and other ways are tried where
-    that is much slower than a schedule without addresses. Raises CapacityError."""
-    if wide is None:
-        return rounds.fastest()
+def _unrolled_or_not(rounds: _Rounds) -> Scheduling:
+    """The fastest that `rounds`, or the same with loops unrolled, lead to: loops are unrolled where
+    one layer has no addresses of its own accord, and other ways are tried where that is much
+    slower than a schedule without addresses. Raises CapacityError."""
     first, free_s = rounds.until_fragmented()
     if first is not None:
         return rounds.fastest(first)
+    wide = _unrolled(rounds.module)
+    if wide is None:
+        return rounds.fastest()
     best: Scheduling | None = None
-    with suppress(CapacityError):
-        best = replace(wide, enough_s=free_s * (1.0 + FREE)).fastest()
+    with suppress(CapacityError):  # then one layer is left to try
+        best = replace(rounds, module=wide, enough_s=free_s * (1.0 + FREE)).fastest()
     if best is not None and best.time_s <= free_s * (1.0 + POOR):
         return best
     try:

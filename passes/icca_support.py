@@ -26,6 +26,7 @@ from elk_ir.dialects.icca.ops import (
     ExecuteOp,
     HbmOp,
     InsertOp,
+    LayerOp,
     PreloadOp,
     ProgramOp,
     ReduceOp,
@@ -378,6 +379,15 @@ def tensor_of(value: SSAValue) -> TensorType:
     type_ = value.type.tensor if isinstance(value.type, HandleType) else value.type
     assert isinstance(type_, TensorType)
     return type_
+
+
+def layer_index(layer: SSAValue | None) -> tuple[SSAValue | None, int]:
+    """A layer as the counter of a loop (None: a constant) and what is added to it."""
+    offset = 0
+    while layer is not None and isinstance(layer.owner, LayerOp):
+        offset += layer.owner.offset.value.data
+        layer = layer.owner.base_layer
+    return layer, offset
 
 
 def integer(attr: IntegerAttr | None) -> int | None:

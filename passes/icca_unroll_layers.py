@@ -33,7 +33,7 @@ from elk_ir.dialects.icca.ops import (
 from elk_ir.dialects.location import copy_location
 from elk_ir.dialects.weight import WeightAttr
 from elk_ir.frontend.weights import every_layer
-from elk_ir.passes.icca_support import hbm_tensors, program_of, symbol, yield_of
+from elk_ir.passes.icca_support import hbm_tensors, layer_index, program_of, symbol, yield_of
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def unroll_layers(module: ModuleOp, factor: int) -> int:
         _tensor(op)
         for loop in loops
         for op in _layered(loop)
-        if op.layer is not None and _index(op.layer)[0] is loop.body.block.args[0]
+        if op.layer is not None and layer_index(op.layer)[0] is loop.body.block.args[0]
     }
     stacks = _split(module, hbm, names, factor)
     for op in list(_layered(program)):
         # What loops read is rewritten in the copies of their bodies.
-        if _tensor(op) in stacks and op.layer is not None and _index(op.layer)[0] is None:
-            _set_layer(op, op, stacks, _index(op.layer)[1], None, {})
+        if _tensor(op) in stacks and op.layer is not None and layer_index(op.layer)[0] is None:
+            _set_layer(op, op, stacks, layer_index(op.layer)[1], None, {})
     for loop in loops:
         _unroll(loop, factor, stacks)
     return len(loops)
@@ -96,16 +96,6 @@ def _tensor(op: Layered) -> str:
     return (op.source if isinstance(op, PreloadOp) else op.target).root_reference.data
 
 
-def _index(layer: SSAValue) -> tuple[SSAValue | None, int]:
-    """A layer as the counter of a loop (None: a constant) and what is added to it."""
-    offset = 0
-    index: SSAValue | None = layer
-    while index is not None and isinstance(index.owner, LayerOp):
-        offset += index.owner.offset.value.data
-        index = index.owner.base_layer
-    return index, offset
-
-
 def _unrollable(program: ProgramOp, hbm: Mapping[str, HbmOp], factor: int) -> list[RepeatOp]:
     """The loops that can be unrolled, together."""
     loops = [
@@ -121,7 +111,7 @@ def _unrollable(program: ProgramOp, hbm: Mapping[str, HbmOp], factor: int) -> li
         # Tensors of which some layer is not known up to a multiple of the factor.
         kept = {op.rows.root_reference.data for op in _layered(program) if op.rows is not None}
         for op in _layered(program):
-            base = None if op.layer is None else _index(op.layer)[0]
+            base = None if op.layer is None else layer_index(op.layer)[0]
             if base is not None and base not in counters:
                 kept.add(_tensor(op))
         left = [
@@ -253,14 +243,14 @@ def _copy(
     for op in body.ops:
         if isinstance(op, YieldOp):
             return [mapping.get(v, v) for v in op.values]
-        if isinstance(op, LayerOp) and _index(op.result)[0] is not None:
+        if isinstance(op, LayerOp) and layer_index(op.result)[0] is not None:
             continue
         new = op.clone(mapping)
         into.add_op(new)
         for old, result in zip(op.results, new.results, strict=True):
             result.name_hint = old.name_hint
         if isinstance(op, PreloadOp | StoreOp) and op.layer is not None:
-            base, offset = _index(op.layer)
+            base, offset = layer_index(op.layer)
             if base is not None:
                 assert isinstance(new, PreloadOp | StoreOp)
                 _set_layer(new, op, stacks, layer + offset, counter, known)

@@ -236,7 +236,7 @@ def test_what_lives_in_loops_is_placed_first(monkeypatch: pytest.MonkeyPatch) ->
         wrong = check(replace(problem, capacity_bytes=found.height_bytes), found.offsets_bytes)
         assert not wrong
     fits = sum(a.height_bytes <= p.capacity_bytes for a, p in zip(allocated, problems, strict=True))
-    monkeypatch.setattr(offsets, "_loops_first", lambda _p, _g, state, *_: state)
+    monkeypatch.setattr(offsets, "_loops_first", lambda _problem, state, *_: state)
     alone = [allocate(p, time_budget_s=0.01) for p in problems]
     assert all(a.height_bytes <= b.height_bytes for a, b in zip(allocated, alone, strict=True))
     assert fits > sum(

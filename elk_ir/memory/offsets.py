@@ -66,8 +66,8 @@ def allocate(
     # Without `minimize` a search is pointless when even the live bytes exceed the capacity.
     if state.height > goal >= state.bound:
         state = _lower(graph, state, goal, problem.capacity_bytes, steps, seed)
-        if state.height > problem.capacity_bytes:
-            state = _loops_first(problem, graph, state, steps, seed)
+        if state.height > problem.capacity_bytes >= state.bound:
+            state = _loops_first(problem, state, steps, seed)
     if require_fit and state.height > problem.capacity_bytes:
         raise _does_not_fit(problem, state)
     named = {buffer.name: buffer.fixed_offset_bytes or 0 for buffer in problem.buffers}
@@ -75,7 +75,7 @@ def allocate(
     return Allocation(named, state.height, state.height <= state.bound, state.bound, state.used)
 
 
-def _loops_first(problem: Problem, graph: Sections, state: _State, steps: int, seed: int) -> _State:
+def _loops_first(problem: Problem, state: _State, steps: int, seed: int) -> _State:
     """``state``, or what is lower: the buffers that live in loops get their offsets alone, and what
     is around them theirs beside these. Loops are the tightest part of a program as a rule, and what
     is around them has no end of orders in which they do not fit."""
@@ -97,7 +97,7 @@ def _loops_first(problem: Problem, graph: Sections, state: _State, steps: int, s
     used = state.used + found.used + whole.used
     if whole.height >= state.height:
         return replace(state, used=used)
-    return _State(whole.offsets, whole.height, graph.lower_bound_bytes, used)
+    return _State(whole.offsets, whole.height, state.bound, used)
 
 
 def _placed(graph: Sections, capacity: int, steps: int, seed: int) -> _State:
@@ -181,7 +181,7 @@ def _lower(
     failed = goal - 1  # the largest height that was given up
     while state.height > max(goal, state.bound) and state.used < steps:
         share = steps // 8
-        if attempt == capacity and state.height > capacity:
+        if attempt == capacity:
             share = (steps - state.used) * 3 // 4 + 1
         elif attempt == goal:
             share = (steps - state.used + 1) // 2
